@@ -1,0 +1,19 @@
+from typing import Literal
+
+from pydantic import Field
+
+from rl_system.config.section import Section
+
+
+class ModelConfig(Section):
+    path: str = "smollm2-135m-instruct"
+    """A Hugging Face model directory, or the name of a model that `launch/setup.sh` prepares."""
+    dtype: Literal["float32", "bfloat16", "float64"] = "float32"
+    """Compute dtype. Master weights, gradients and optimizer states are float32 (float64 for float64)."""
+    max_model_len: int = Field(2048, ge=16)
+    """Longest sequence in tokens, prompt and responses together."""
+    chat_template: str | None = None
+    """A Jinja file in place of the model's own template."""
+    tool_format: Literal["hermes", "qwen3", "llama3", "json"] = "hermes"
+    """How the model writes tool calls."""
+    device: Literal["cpu", "cuda"] = "cpu"

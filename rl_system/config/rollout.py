@@ -1,0 +1,40 @@
+from pydantic import Field
+
+from rl_system.config.section import Section
+
+
+class SamplingConfig(Section):
+    temperature: float = Field(1.0, ge=0.0)
+    top_p: float = Field(1.0, gt=0, le=1)
+    top_k: int = Field(0, ge=0)
+    """0: full support."""
+    max_new_tokens: int = Field(256, ge=1)
+    """Of one turn."""
+
+
+class EngineConfig(Section):
+    """vLLM."""
+
+    max_num_seqs: int = Field(64, ge=1)
+    kv_cache_gib: float | None = Field(1.0, gt=0)
+    """Size of the K/V cache; None: what `gpu_memory_utilization` leaves (CUDA)."""
+    gpu_memory_utilization: float = Field(0.9, gt=0, le=1)
+    enforce_eager: bool = True
+    threads: int = Field(1, ge=1)
+    """CPU threads of one engine."""
+    tensor_parallel: int = Field(1, ge=1)
+
+
+class RolloutConfig(Section):
+    group_size: int = Field(8, ge=1)
+    """Episodes of one task that are compared with each other."""
+    groups_per_batch: int = Field(4, ge=1)
+    """Groups that one policy update trains on."""
+    max_staleness: int = Field(2, ge=0)
+    """Policy updates that may lie between sampling a token and training on it. 0: strictly on-policy."""
+    max_episode_tokens: int = Field(2048, ge=1)
+    """Sampled tokens of one episode."""
+    request_timeout_s: float = Field(300.0, gt=0)
+    """Longest that one turn may take in the engine before its worker counts as unhealthy."""
+    sampling: SamplingConfig = SamplingConfig()
+    engine: EngineConfig = EngineConfig()

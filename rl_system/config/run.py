@@ -1,0 +1,71 @@
+"""The whole configuration of a run, and the rules that tie its sections together."""
+
+from pathlib import Path
+
+from pydantic import Field, model_validator
+
+from rl_system.config.algorithm import AlgorithmConfig
+from rl_system.config.allocation import AllocationConfig
+from rl_system.config.checkpoint import CheckpointConfig
+from rl_system.config.environment import EnvironmentConfig
+from rl_system.config.evaluation import EvaluationConfig
+from rl_system.config.executor import ExecutorConfig
+from rl_system.config.model import ModelConfig
+from rl_system.config.optimizer import OptimizerConfig
+from rl_system.config.rollout import RolloutConfig
+from rl_system.config.section import Section
+from rl_system.config.tracking import TrackingConfig
+from rl_system.config.warm_start import WarmStartConfig
+from rl_system.config.weights import WeightsConfig
+
+GROUP_ESTIMATORS = {"grpo", "dr_grpo", "rloo"}
+
+
+class RunConfig(Section):
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    """The run's directory is `<output>/<name>`."""
+    output: Path = Path("runs")
+    seed: int = 0
+    steps: int = Field(10, ge=1)
+    """Policy updates."""
+    model: ModelConfig = ModelConfig()
+    environment: EnvironmentConfig = EnvironmentConfig()
+    rollout: RolloutConfig = RolloutConfig()
+    algorithm: AlgorithmConfig = AlgorithmConfig()
+    executor: ExecutorConfig = ExecutorConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    weights: WeightsConfig = WeightsConfig()
+    warm_start: WarmStartConfig = WarmStartConfig()
+    allocation: AllocationConfig = AllocationConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    tracking: TrackingConfig = TrackingConfig()
+
+    @property
+    def directory(self) -> Path:
+        return self.output / self.name
+
+    @model_validator(mode="after")
+    def sections_agree(self) -> "RunConfig":
+        rollout, model = self.rollout, self.model
+        if self.algorithm.advantage in GROUP_ESTIMATORS and rollout.group_size < 2:
+            raise ValueError(
+                f"rollout.group_size is {rollout.group_size}, but algorithm.advantage {self.algorithm.advantage!r} "
+                "compares the members of a group with each other; use at least 2"
+            )
+        if rollout.sampling.max_new_tokens >= model.max_model_len:
+            raise ValueError(
+                f"rollout.sampling.max_new_tokens is {rollout.sampling.max_new_tokens}, which leaves no room for a "
+                f"prompt in model.max_model_len {model.max_model_len}; use a smaller one"
+            )
+        if rollout.sampling.temperature == 0:
+            raise ValueError(
+                "rollout.sampling.temperature is 0: greedy rollouts of a task are all alike and have no logprobs to "
+                "train on; use a temperature above 0 (1.0 is usual)"
+            )
+        if rollout.sampling.top_p != 1 or rollout.sampling.top_k != 0:
+            raise ValueError(
+                f"rollout.sampling.top_p is {rollout.sampling.top_p} and top_k is {rollout.sampling.top_k}: the sampler "
+                "would draw from a renormalised distribution that the trainer does not compute; use top_p 1, top_k 0"
+            )
+        return self

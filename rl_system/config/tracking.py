@@ -1,0 +1,13 @@
+from typing import Literal
+
+from rl_system.config.section import Section
+
+
+class TrackingConfig(Section):
+    wandb: Literal["auto", "online", "offline", "disabled"] = "auto"
+    """auto: online where an API key is set, else offline."""
+    project: str = "rl-system"
+    dump_trees: bool = False
+    """Write each step's sequences as a tree file that `launch.bench` reads."""
+    save_episodes: bool = True
+    progress: bool = True

@@ -1,0 +1,200 @@
+"""The records that travel between actors.
+
+NumPy arrays inside small dataclasses, so that Ray's object store shares them between processes without copies.
+Arrays that come out of the object store are read-only: nobody writes into a record's array.
+
+Position convention, everywhere: the value at position `t` of a per-token array belongs to the token *at* `t`. A token
+is *trained* when the sampler drew it; its logprob is that of `token_ids[t]` given `token_ids[:t]`. The first token of
+a sequence has no context and is therefore never trained.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import numpy as np
+
+NO_VERSION = -1
+"""Policy version of a token that no policy sampled (prompt, observation). Never enters a minimum."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One problem of an environment. `split` names the set that it was taken from."""
+
+    environment: str
+    domain: str
+    task_id: str
+    split: str
+
+
+class Ending(enum.StrEnum):
+    """Why an episode ended. The first two are the environment's word, the others the system's."""
+
+    AGENT_STOP = "agent_stop"
+    USER_STOP = "user_stop"
+    MAX_TURNS = "max_turns"
+    MAX_ERRORS = "max_errors"
+    MAX_TOKENS = "max_tokens"
+    """A response or the whole episode used up its token budget, or the model's context is full."""
+    TIMEOUT = "timeout"
+    FAILED = "failed"
+    """The environment or its host broke: an infrastructure error, never scored."""
+
+    @property
+    def finished(self) -> bool:
+        """The dialogue came to its own end; anything else is a truncated episode."""
+        return self in (Ending.AGENT_STOP, Ending.USER_STOP)
+
+
+@dataclass(slots=True)
+class Turn:
+    """One call of the sampler: what went in, what came out, token for token.
+
+    prompt_ids: int32 [prompt]; response_ids: int32 [response]; logprobs: float32 [response], natural log, under
+    the distribution that was sampled from; versions: int32 [response], the policy version that sampled each token.
+    finish_reason: "stop" or "length".
+    """
+
+    prompt_ids: np.ndarray
+    response_ids: np.ndarray
+    logprobs: np.ndarray
+    versions: np.ndarray
+    finish_reason: str
+
+    def __post_init__(self) -> None:
+        n = len(self.response_ids)
+        if len(self.logprobs) != n or len(self.versions) != n:
+            raise ValueError(
+                f"turn: {n} response tokens, but {len(self.logprobs)} logprobs and {len(self.versions)} versions"
+            )
+
+
+@dataclass(slots=True)
+class Episode:
+    """One rollout of one task, finished and scored.
+
+    reward: the environment's reward, before any shaping. reward_parts: what it was made of, by name.
+    transcript: chat messages as plain dicts, for people. timings: seconds by name (`generate`, `environment`, `total`).
+    """
+
+    task: Task
+    group_id: int
+    index: int
+    turns: list[Turn]
+    transcript: list[dict[str, Any]]
+    reward: float
+    reward_parts: dict[str, float]
+    ended: Ending
+    timings: dict[str, float] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    """Events of the episode by name (`tool_calls`, `tool_errors`, `malformed_calls`)."""
+
+
+@dataclass(slots=True)
+class Sequence:
+    """One training sequence: token ids and, per token, what the loss needs. All arrays have length `[tokens]`.
+
+    token_ids: int32; trained: bool; behaviour_logprobs: float32, 0 where not trained; versions: int32, `NO_VERSION`
+    where not trained; advantages: float32; weights: float64, the factor of the token's loss, 0 where not trained.
+    """
+
+    token_ids: np.ndarray
+    trained: np.ndarray
+    behaviour_logprobs: np.ndarray
+    versions: np.ndarray
+    advantages: np.ndarray
+    weights: np.ndarray
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            if len(getattr(self, each.name)) != len(self.token_ids):
+                raise ValueError(f"sequence: {each.name} has another length than token_ids")
+        if len(self.token_ids) and self.trained[0]:
+            raise ValueError("sequence: the first token has no context and cannot be trained")
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+
+@dataclass(slots=True)
+class TrainBatch:
+    """Sequences as flat arrays: sequence `i` is `[offsets[i]:offsets[i + 1]]` of each. Dtypes as in `Sequence`.
+
+    The optional arrays are filled by the trainer when an objective needs them: proximal and reference logprobs
+    (float32), critic values and returns (float32). `group_ids` [sequences] tells sequences of one group apart.
+    """
+
+    offsets: np.ndarray
+    token_ids: np.ndarray
+    trained: np.ndarray
+    behaviour_logprobs: np.ndarray
+    versions: np.ndarray
+    advantages: np.ndarray
+    weights: np.ndarray
+    group_ids: np.ndarray
+    proximal_logprobs: np.ndarray | None = None
+    reference_logprobs: np.ndarray | None = None
+    values: np.ndarray | None = None
+    returns: np.ndarray | None = None
+
+    @classmethod
+    def of(cls, sequences: list[Sequence], group_ids: list[int] | None = None) -> TrainBatch:
+        """Concatenate `sequences`. `group_ids` defaults to one group a sequence."""
+        lengths = [len(sequence) for sequence in sequences]
+        dtypes = {
+            "token_ids": np.int32,
+            "trained": np.bool_,
+            "behaviour_logprobs": np.float32,
+            "versions": np.int32,
+            "advantages": np.float32,
+            "weights": np.float64,
+        }
+        flat = {
+            name: np.concatenate([np.asarray(getattr(s, name), dtype) for s in sequences] or [np.empty(0, dtype)])
+            for name, dtype in dtypes.items()
+        }
+        ids = range(len(sequences)) if group_ids is None else group_ids
+        return cls(
+            offsets=np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64),
+            group_ids=np.asarray(list(ids), np.int64),
+            **flat,
+        )
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def sequence_tokens(self) -> int:
+        return int(self.offsets[-1])
+
+    def lengths(self) -> np.ndarray:
+        return np.diff(self.offsets)
+
+    def take(self, indices: np.ndarray) -> TrainBatch:
+        """The sequences `indices`, in that order, with every per-token array that is present."""
+        indices = np.asarray(indices, np.int64)
+        lengths = self.lengths()[indices]
+        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        rows = np.repeat(self.offsets[indices] - offsets[:-1], lengths) + np.arange(offsets[-1])
+        per_token = {
+            each.name: value[rows]
+            for each in fields(self)
+            if each.name not in ("offsets", "group_ids") and (value := getattr(self, each.name)) is not None
+        }
+        return replace(self, offsets=offsets, group_ids=self.group_ids[indices], **per_token)
+
+
+@dataclass(slots=True)
+class Weights:
+    """A policy's parameters under their Hugging Face names.
+
+    chunks: object references (or, within one process, the values), each a dict of name to array, in the order in
+    which they were sent. checksum: of all arrays, empty where not computed.
+    """
+
+    version: int
+    chunks: list[Any]
+    checksum: str = ""
