@@ -1,0 +1,7 @@
+#!/usr/bin/env bash
+# From a fresh clone: the environment, the small model, the whole test suite. Arguments go to pytest (`--slow`, `-k …`, a path).
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+bash launch/setup.sh
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
+exec .venv/bin/python -m pytest "$@"
