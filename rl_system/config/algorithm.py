@@ -1,29 +1,85 @@
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator, model_validator
 
+from rl_system.algorithms import registry
 from rl_system.config.section import Section
 
 Treatment = Literal["as_is", "zero_reward", "mask"]
 
 
 class AlgorithmConfig(Section):
+    """What a rollout is worth and what the policy learns from it."""
+
     advantage: str = "grpo"
     """Advantage estimator, by its name in `rl_system.algorithms.advantages`."""
+    normalise_batch: bool | None = None
+    """Bring the advantages of a step to mean 0 and deviation 1 over its trained tokens, after the groups. None: as the
+    estimator's paper does it."""
+    drop_zero_signal: bool = True
+    """Drop groups whose members all earned the same, where the estimator compares members."""
+
     objective: str = "decoupled_ppo"
     """Objective, by its name in `rl_system.algorithms.objectives`."""
-    clip_low: float = Field(0.2, ge=0)
+    clip_low: float = Field(0.2, ge=0, lt=1)
+    """The ratio counts down to 1 − clip_low."""
     clip_high: float = Field(0.2, ge=0)
+    """The ratio counts up to 1 + clip_high."""
     dual_clip: float | None = Field(None, gt=1)
-    behaviour_cap: float | None = Field(5.0, gt=0)
-    """Cap on the ratio proximal / behaviour (decoupled objectives)."""
-    entropy_coefficient: float = 0.0
+    """Where the advantage is negative, the ratio counts up to this at most."""
+    entropy_coefficient: float = Field(0.0, ge=0)
+    """Weight of the bonus for the entropy of the next-token distribution."""
     aggregation: Literal["token_mean", "sequence_mean", "constant"] = "token_mean"
-    drop_zero_signal: bool = True
-    """Drop groups whose members all earned the same."""
+    """How token losses add up to the loss of a step."""
+    constant_length: int | None = Field(None, ge=1)
+    """Tokens that a sequence counts for under the aggregation `constant`."""
+    updates_per_batch: int = Field(1, ge=1)
+    """Optimizer steps on one batch, each on a part of its sequences."""
+
+    proximal: Literal["exact", "loglinear"] = "exact"
+    """The policy at the start of a batch's updates. exact: the current one while `updates_per_batch` is 1, else
+    recomputed by a pass before the first update. loglinear: between behaviour and current, by staleness, without a pass."""
+    correction: str = "tis"
+    """Treatment of the ratio proximal / behaviour, by its name in `rl_system.algorithms.corrections`."""
+    behaviour_cap: float | None = Field(5.0, gt=0)
+    """Largest ratio proximal / behaviour of a token; None: no bound."""
+    behaviour_floor: float = Field(0.5, ge=0)
+    """Smallest ratio proximal / behaviour of a token that `icepop` lets through."""
+    sequence_ratio_low: float = Field(0.9, ge=0)
+    """Smallest geometric mean of a sequence's ratios that `sequence_rejection` lets through."""
+    sequence_ratio_high: float = Field(1.1, gt=0)
+    """Largest geometric mean of a sequence's ratios that `sequence_rejection` lets through."""
+
     reward_scale: float = 1.0
     reward_offset: float = 0.0
     truncated: Treatment = "zero_reward"
-    """What an episode cut short by a budget contributes: its own reward, reward 0, or no loss at all."""
+    """What an episode cut short by a budget contributes: its own reward, reward 0, or nothing at all."""
     malformed_call_penalty: float = Field(0.0, ge=0)
-    updates_per_batch: int = Field(1, ge=1)
+    """Taken from the shaped reward for each tool call that could not be parsed."""
+
+    @field_validator("advantage", "objective", "correction")
+    @classmethod
+    def implementation_exists(cls, name: str, info) -> str:
+        kind = next(kind for kind, field in registry.FIELDS.items() if field == f"algorithm.{info.field_name}")
+        if name not in registry.names(kind):
+            raise ValueError(registry.explain_unknown(kind, name))
+        return name
+
+    @model_validator(mode="after")
+    def fields_agree(self) -> "AlgorithmConfig":
+        if self.aggregation == "constant" and self.constant_length is None:
+            raise ValueError(
+                "algorithm.aggregation is 'constant', but algorithm.constant_length is not set; give the number of "
+                "tokens that every sequence counts for, such as the longest response"
+            )
+        if self.sequence_ratio_low > self.sequence_ratio_high:
+            raise ValueError(
+                f"algorithm.sequence_ratio_low is {self.sequence_ratio_low}, above algorithm.sequence_ratio_high "
+                f"{self.sequence_ratio_high}: every sequence would be rejected; use bounds around 1"
+            )
+        if self.correction == "icepop" and self.behaviour_cap is not None and self.behaviour_floor > self.behaviour_cap:
+            raise ValueError(
+                f"algorithm.behaviour_floor is {self.behaviour_floor}, above algorithm.behaviour_cap "
+                f"{self.behaviour_cap}: every token would be masked; use a floor below 1 and a cap above 1"
+            )
+        return self

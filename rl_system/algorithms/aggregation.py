@@ -1,0 +1,78 @@
+"""The weight of every token's loss, fixed over the whole step before anything is cut.
+
+Invariant: the loss of a step is `Σ weight · loss` over its (sequence, token) pairs, whichever block, minibatch, part or rank
+computes them; no partition and no number of ranks can change it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+
+from rl_system.algorithms import registry
+from rl_system.config.algorithm import AlgorithmConfig
+from rl_system.records import TrainBatch
+
+Aggregation = Literal["token_mean", "sequence_mean", "constant"]
+
+EPSILON = 1e-8
+"""Keeps the quotient finite where all advantages agree."""
+
+
+def prepare_batch(batch: TrainBatch, config: AlgorithmConfig) -> TrainBatch:
+    """Everything that must see the whole step, in order: batch normalisation of advantages, then loss weights."""
+    normalise = config.normalise_batch
+    if normalise is None:
+        normalise = registry.find("advantages", config.advantage).normalise_batch
+    if normalise:
+        batch = normalise_advantages(batch)
+    return set_loss_weights(batch, config.aggregation, config.constant_length)
+
+
+def normalise_advantages(batch: TrainBatch) -> TrainBatch:
+    """Advantages with mean 0 and (population) deviation 1 over the trained, unmasked tokens of the step; a new record.
+
+    REINFORCE++ (arXiv 2501.03262, section 3). Where all are equal they become 0.
+    """
+    active = _active(batch)
+    if not active.any():
+        return batch
+    values = batch.advantages[active].astype(np.float64)
+    scaled = (batch.advantages - values.mean()) / (values.std() + EPSILON)
+    return replace(batch, advantages=np.where(active, scaled, batch.advantages).astype(batch.advantages.dtype))
+
+
+def set_loss_weights(batch: TrainBatch, aggregation: Aggregation, constant_length: int | None = None) -> TrainBatch:
+    """`batch` with the weights of `aggregation`; a new record, other arrays shared.
+
+    With `S` sequences that have a token in the loss, `n_i` such tokens in sequence `i` and `N` in all, a token weighs
+
+    - token_mean: `1 / N` (DAPO, arXiv 2503.14476, eq. 8): long responses count for as much as they are long;
+    - sequence_mean: `1 / (S · n_i)` (GRPO, arXiv 2402.03300, eq. 3): every sequence counts the same;
+    - constant: `1 / (S · constant_length)` (Dr. GRPO, arXiv 2503.20783, section 3.2): no bias by length.
+
+    A trained token whose weight is 0 is masked: it keeps weight 0 and stays out of `S`, `n_i` and `N`. Other incoming
+    weights are replaced, so applying an aggregation twice is applying it once.
+    """
+    active = _active(batch)
+    counts = np.add.reduceat(np.append(active, False).astype(np.int64), batch.offsets[:-1]) if len(batch) else np.empty(0)
+    counts = np.where(batch.lengths() > 0, counts, 0)  # reduceat gives an empty sequence the token after it
+    total, sequences = int(counts.sum()), int((counts > 0).sum())
+    if aggregation == "token_mean":
+        per_sequence = np.full(len(batch), 1 / max(total, 1))
+    elif aggregation == "sequence_mean":
+        per_sequence = 1 / (max(sequences, 1) * np.maximum(counts, 1.0))
+    elif aggregation == "constant":
+        if not constant_length or constant_length < 1:
+            raise ValueError(f"aggregation constant needs a constant_length of at least 1, not {constant_length}")
+        per_sequence = np.full(len(batch), 1 / (max(sequences, 1) * constant_length))
+    else:
+        raise ValueError(f"no aggregation is called {aggregation!r}")
+    return replace(batch, weights=np.where(active, np.repeat(per_sequence, batch.lengths()), 0.0))
+
+
+def _active(batch: TrainBatch) -> np.ndarray:
+    """Bool [sequence_tokens]: trained and not masked."""
+    return batch.trained & (batch.weights != 0)
