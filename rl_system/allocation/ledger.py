@@ -1,0 +1,153 @@
+"""Which groups were started, at which policy version, and what became of them.
+
+Owns the arithmetic of staleness. Owns no data, no task and no clock: it is told what happened and answers what may
+happen next.
+
+Definitions. `trained` is the number of policy updates made; `serving` is the version that every rollout worker has,
+which follows `trained` with a delay. A group's staleness when it is trained on is `trained` minus the version that
+sampled its oldest token, and that version is at least `serving` at the moment the group was started. A group is
+*alive* while it is running, or finished and not yet trained on. With B groups a batch and a bound η:
+
+1. At most `(serving + η + 1)·B` groups are ever alive or trained on together. Groups that were dropped do not count:
+   they cannot be trained on.
+2. A batch at `trained = w` takes every alive group that was started at a version ≤ w − η: one step later it would be
+   too old. By (1) there are at most B of them, so the batch can always take them all. While one of them is still
+   running, the batch waits for it; slow groups are waited for and not dropped, since dropping them would bias the
+   policy towards short episodes.
+3. The other places go to the finished groups that were started first.
+
+So no token is ever older than η, nothing that was sampled is wasted, and η = 0 is strictly on-policy training.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Any
+
+
+class GroupState(enum.StrEnum):
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+@dataclass(slots=True)
+class StartedGroup:
+    group_id: int
+    version: int
+    state: GroupState = GroupState.RUNNING
+
+
+class StalenessLedger:
+    """See the module. `total_groups` bounds how many groups are trained on in the whole run (None: no bound)."""
+
+    def __init__(self, groups_per_batch: int, max_staleness: int, total_groups: int | None = None) -> None:
+        if groups_per_batch < 1 or max_staleness < 0:
+            raise ValueError(f"ledger: groups_per_batch {groups_per_batch}, max_staleness {max_staleness}")
+        self.groups_per_batch = groups_per_batch
+        self.max_staleness = max_staleness
+        self.total_groups = total_groups
+        self.trained = 0
+        self.serving = 0
+        self.next_group_id = 0
+        self.alive: dict[int, StartedGroup] = {}
+        self.dropped: dict[str, int] = {}
+
+    @property
+    def running(self) -> int:
+        return sum(group.state is GroupState.RUNNING for group in self.alive.values())
+
+    @property
+    def finished(self) -> int:
+        return len(self.alive) - self.running
+
+    def permits(self) -> int:
+        """How many groups may be started now."""
+        used = self.trained * self.groups_per_batch + len(self.alive)
+        allowed = (self.serving + self.max_staleness + 1) * self.groups_per_batch
+        if self.total_groups is not None:
+            allowed = min(allowed, self.total_groups)
+        return max(allowed - used, 0)
+
+    def start(self) -> StartedGroup:
+        if not self.permits():
+            raise RuntimeError("ledger: a group was started without a permit")
+        group = StartedGroup(self.next_group_id, self.serving)
+        self.next_group_id += 1
+        self.alive[group.group_id] = group
+        return group
+
+    def finish(self, group_id: int) -> None:
+        group = self._running(group_id)
+        group.state = GroupState.FINISHED
+
+    def drop(self, group_id: int, reason: str) -> None:
+        """The running group will not be trained on; its permit is free again."""
+        self._running(group_id)
+        del self.alive[group_id]
+        self.dropped[reason] = self.dropped.get(reason, 0) + 1
+
+    def overdue(self) -> list[StartedGroup]:
+        """Alive groups that the next batch has to take, since they would be too old for the one after it."""
+        return [group for group in self.alive.values() if group.version <= self.trained - self.max_staleness]
+
+    def waits_for(self) -> str | None:
+        """What keeps the next batch from being formed, in words; None when it can be."""
+        slow = [group for group in self.overdue() if group.state is GroupState.RUNNING]
+        if slow:
+            return f"{len(slow)} running group(s) that would be too old afterwards"
+        missing = self.groups_per_batch - self.finished
+        return f"{missing} more finished group(s)" if missing > 0 else None
+
+    def take_batch(self) -> list[int] | None:
+        """The groups of the next batch, in the order in which they were started; None while it cannot be formed.
+
+        The groups count as trained on from now on: `trained` is advanced.
+        """
+        if self.waits_for() is not None:
+            return None
+        overdue = [group.group_id for group in self.overdue()]
+        others = [
+            group_id
+            for group_id, group in self.alive.items()
+            if group.state is GroupState.FINISHED and group_id not in overdue
+        ]
+        taken = sorted(overdue + sorted(others)[: self.groups_per_batch - len(overdue)])
+        for group_id in taken:
+            del self.alive[group_id]
+        self.trained += 1
+        return taken
+
+    def serve(self, version: int) -> None:
+        """Every rollout worker has `version` now."""
+        if not self.serving <= version <= self.trained:
+            raise ValueError(f"ledger: serving version {version} is outside [{self.serving}, {self.trained}]")
+        self.serving = version
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint needs. Running groups are not in it: after a resume they are started again."""
+        finished = {str(g.group_id): g.version for g in self.alive.values() if g.state is GroupState.FINISHED}
+        return {
+            "trained": self.trained,
+            "serving": self.serving,
+            "next_group_id": self.next_group_id,
+            "finished": finished,
+            "dropped": dict(self.dropped),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from `state`, with the workers serving the version that was trained last."""
+        self.trained = state["trained"]
+        self.serving = state["trained"]
+        self.next_group_id = state["next_group_id"]
+        self.dropped = dict(state["dropped"])
+        self.alive = {
+            int(group_id): StartedGroup(int(group_id), version, GroupState.FINISHED)
+            for group_id, version in state["finished"].items()
+        }
+
+    def _running(self, group_id: int) -> StartedGroup:
+        group = self.alive.get(group_id)
+        if group is None or group.state is not GroupState.RUNNING:
+            raise RuntimeError(f"ledger: group {group_id} is not running")
+        return group

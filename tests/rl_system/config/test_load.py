@@ -1,0 +1,85 @@
+import pytest
+
+from rl_system.config.load import build_config, load_config, parse_overrides
+from rl_system.errors import UserError
+
+
+def message(*overrides: str, **values) -> str:
+    with pytest.raises(UserError) as error:
+        build_config({"name": "run"} | values, list(overrides))
+    text = str(error.value)
+    assert "\n" not in text
+    return text
+
+
+def test_a_misspelt_key_is_refused_with_its_full_name_and_the_key_that_was_meant():
+    text = message("--rollout.group_siz", "4")
+    assert "rollout.group_siz" in text and "4" in text and "did you mean rollout.group_size?" in text
+
+
+def test_a_misspelt_key_below_two_sections_is_named_in_full():
+    assert "rollout.sampling.temprature" in message("--rollout.sampling.temprature", "1")
+
+
+def test_a_value_of_the_wrong_kind_is_named_with_what_would_be_right():
+    text = message("--model.dtype", "fp8")
+    assert "model.dtype" in text and "'fp8'" in text and "'float32'" in text
+
+
+def test_a_group_of_one_is_refused_where_advantages_compare_the_members_of_a_group():
+    text = message("--rollout.group_size", "1")
+    assert "rollout.group_size is 1" in text and "at least 2" in text
+
+
+def test_sampling_that_renormalises_the_distribution_is_refused():
+    assert "top_p" in message("--rollout.sampling.top_p", "0.9")
+
+
+def test_greedy_rollouts_are_refused():
+    assert "rollout.sampling.temperature is 0" in message("--rollout.sampling.temperature", "0")
+
+
+def test_a_response_that_fills_the_whole_context_is_refused():
+    text = message("--rollout.sampling.max_new_tokens", "2048")
+    assert "rollout.sampling.max_new_tokens is 2048" in text and "model.max_model_len 2048" in text
+
+
+def test_every_mistake_of_a_file_is_reported_at_once():
+    text = message("--steps", "0", "--optimizer.learning_rate", "-1")
+    assert "steps" in text and "optimizer.learning_rate" in text
+
+
+def test_an_option_without_a_value_is_refused():
+    with pytest.raises(UserError, match="--steps has no value"):
+        parse_overrides(["--steps"])
+
+
+def test_an_override_below_a_plain_value_is_refused():
+    assert "steps is a single value" in message("--steps.more", "1", steps=3)
+
+
+def test_overrides_are_read_as_yaml_in_both_spellings():
+    assert parse_overrides(["--a.b", "1e-3", "--c=null", "--d", "[1, 2]", "--e", "-1"]) == {
+        "a.b": "1e-3",
+        "c": None,
+        "d": [1, 2],
+        "e": -1,
+    }
+    assert build_config({"name": "run"}, ["--optimizer.learning_rate", "1e-3"]).optimizer.learning_rate == 1e-3
+
+
+def test_a_missing_file_and_broken_yaml_are_one_sentence_each(tmp_path):
+    with pytest.raises(UserError, match="cannot be read"):
+        load_config(tmp_path / "absent.yaml")
+    broken = tmp_path / "broken.yaml"
+    broken.write_text("name: [")
+    with pytest.raises(UserError, match="not valid YAML"):
+        load_config(broken)
+
+
+def test_a_resolved_configuration_loads_to_itself(tmp_path):
+    import yaml
+
+    config = build_config({"name": "run"}, ["--rollout.group_size", "5"])
+    again = build_config(yaml.safe_load(yaml.safe_dump(config.model_dump(mode="json"))))
+    assert again == config
