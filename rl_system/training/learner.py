@@ -1,0 +1,120 @@
+"""The policy being trained: model, executor, optimizer and schedule, on one rank.
+
+Every rank calls the same methods in the same order with its part of the batch, which may be empty. A batch's loss weights
+are fixed before it is cut into parts, so the sum over ranks of losses and gradients is that of the whole batch.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+from transformers import PreTrainedModel
+
+from rl_system.algorithms import make_objective
+from rl_system.algorithms.proximal import needs_proximal_pass
+from rl_system.config.algorithm import AlgorithmConfig
+from rl_system.config.executor import ExecutorConfig
+from rl_system.config.optimizer import OptimizerConfig
+from rl_system.errors import UserError
+from rl_system.executor import make_executor
+from rl_system.records import TrainBatch
+from rl_system.training.flat_parameters import FlatParameters
+from rl_system.training.optimizer import ShardedAdamW, StepOutcome
+from rl_system.training.ranks import Ranks
+from rl_system.training.schedule import learning_rate
+from rl_system.training.weights import export_weights
+from rl_system.training.work import Work
+
+
+class Learner:
+    """Owns `model` from now on. updates: optimizer steps of the whole run, which the schedule is laid over.
+
+    version: policy version of the parameters; `update` raises it by one, whatever the number of minibatches.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        algorithm: AlgorithmConfig,
+        executor: ExecutorConfig,
+        optimizer: OptimizerConfig,
+        updates: int,
+        temperature: float = 1.0,
+        ranks: Ranks | None = None,
+        version: int = 0,
+    ) -> None:
+        self.model, self.algorithm, self.updates, self.version = model, algorithm, updates, version
+        self.ranks = ranks or Ranks()
+        self.flat = FlatParameters(model, self.ranks.size)
+        self.executor = make_executor(model, executor, temperature=temperature)
+        self.optimizer = ShardedAdamW(self.flat, optimizer, self.ranks)
+        self.bad_steps = 0
+        """Steps skipped so far."""
+        self._bad_steps_in_a_row = 0
+
+    def update(self, batch: TrainBatch | Sequence[TrainBatch]) -> dict[str, float]:
+        """Train on this rank's part of a step's batch, or of each of its minibatches in turn.
+
+        Returns metrics of the whole batch by their full names, the same on every rank. Raises UserError when
+        `optimizer.max_bad_steps` steps in a row had a loss or gradient that is not finite.
+        """
+        started = time.perf_counter()
+        minibatches = [batch] if isinstance(batch, TrainBatch) else list(batch)
+        if needs_proximal_pass(self.algorithm):
+            minibatches = [replace(each, proximal_logprobs=self.logprobs(each)) for each in minibatches]
+        objective = make_objective(self.algorithm, self.version)
+        work = Work()
+        outcomes, rates = [], []
+        for minibatch in minibatches:
+            result = self.executor.step(minibatch, objective)
+            work.add(minibatch, result)
+            rates.append(learning_rate(self.optimizer.config, self.optimizer.updates, self.updates))
+            outcomes.append(self.optimizer.step(result.loss, rates[-1]))
+            self._watch(outcomes[-1])
+        self.version += 1
+        seconds = time.perf_counter() - started
+        return self._metrics(work, outcomes, rates, seconds)
+
+    def logprobs(self, batch: TrainBatch) -> np.ndarray:
+        """Logprobs [sequence_tokens] of the batch's trained tokens under the current parameters, 0 elsewhere."""
+        return self.executor.logprobs(batch)
+
+    def export(self, chunk_bytes: int) -> Iterator[dict[str, np.ndarray]]:
+        """The parameters under their Hugging Face names, chunk by chunk; see `export_weights`."""
+        return export_weights(self.model, chunk_bytes)
+
+    def _watch(self, outcome: StepOutcome) -> None:
+        if outcome.applied:
+            self._bad_steps_in_a_row = 0
+            return
+        self.bad_steps += 1
+        self._bad_steps_in_a_row += 1
+        if self._bad_steps_in_a_row >= self.optimizer.config.max_bad_steps:
+            raise UserError(
+                f"training diverged: {self._bad_steps_in_a_row} updates in a row were not finite (the last had loss "
+                f"{outcome.loss} and gradient norm {outcome.gradient_norm}) and optimizer.max_bad_steps allows no more; "
+                f"resume from a checkpoint with a smaller optimizer.learning_rate than "
+                f"{self.optimizer.config.learning_rate:g}"
+            )
+
+    def _metrics(
+        self, work: Work, outcomes: list[StepOutcome], rates: list[float], seconds: float
+    ) -> dict[str, float]:
+        total = Work()
+        for part in self.ranks.gather_objects(work):
+            total.merge(part)
+        applied = [outcome for outcome in outcomes if outcome.applied]
+        return total.metrics() | {
+            "train/loss": float(np.mean([outcome.loss for outcome in outcomes])),
+            "train/grad_norm": float(np.mean([outcome.gradient_norm for outcome in outcomes])),
+            "train/learning_rate": rates[-1],
+            "train/updates": float(len(applied)),
+            "train/bad_steps": float(self.bad_steps),
+            "perf/train_s": seconds,
+            "perf/train_tokens_per_s": total.sequence_tokens / seconds,
+            "perf/train_unique_tokens_per_s": total.unique_tokens / seconds,
+        }
