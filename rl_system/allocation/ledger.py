@@ -10,18 +10,21 @@ sampled its oldest token, and that version is at least `serving` at the moment t
 
 1. At most `(serving + η + 1)·B` groups are ever alive or trained on together. Groups that were dropped do not count:
    they cannot be trained on.
-2. A batch at `trained = w` takes every alive group that was started at a version ≤ w − η: one step later it would be
-   too old. By (1) there are at most B of them, so the batch can always take them all. While one of them is still
-   running, the batch waits for it; slow groups are waited for and not dropped, since dropping them would bias the
-   policy towards short episodes.
-3. The other places go to the finished groups that were started first.
+2. A group started at version v may be trained on at `trained` ≤ v + η, its deadline. By (1) the groups alive, in the
+   order in which they were started, always meet their deadlines if each batch takes the first B of them: the j-th
+   (from 0) has a deadline of at least `trained + j // B`.
+3. A batch takes the B finished groups that were started first, and may so overtake slow ones that are still running,
+   but only if (2) still holds for those left behind. Otherwise it waits. Slow groups are waited for and not dropped,
+   since dropping them would bias the policy towards short episodes.
 
-So no token is ever older than η, nothing that was sampled is wasted, and η = 0 is strictly on-policy training.
+So no token is ever older than η, nothing that was sampled is wasted, no schedule gets stuck, and η = 0 is strictly
+on-policy training.
 """
 
 from __future__ import annotations
 
 import enum
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,17 +90,13 @@ class StalenessLedger:
         del self.alive[group_id]
         self.dropped[reason] = self.dropped.get(reason, 0) + 1
 
-    def overdue(self) -> list[StartedGroup]:
-        """Alive groups that the next batch has to take, since they would be too old for the one after it."""
-        return [group for group in self.alive.values() if group.version <= self.trained - self.max_staleness]
-
     def waits_for(self) -> str | None:
         """What keeps the next batch from being formed, in words; None when it can be."""
-        slow = [group for group in self.overdue() if group.state is GroupState.RUNNING]
-        if slow:
-            return f"{len(slow)} running group(s) that would be too old afterwards"
         missing = self.groups_per_batch - self.finished
-        return f"{missing} more finished group(s)" if missing > 0 else None
+        if missing > 0:
+            return f"{missing} more finished group(s)"
+        late = self._left_too_late(self._first_finished())
+        return f"{late} running group(s) that would become too old" if late else None
 
     def take_batch(self) -> list[int] | None:
         """The groups of the next batch, in the order in which they were started; None while it cannot be formed.
@@ -106,17 +105,24 @@ class StalenessLedger:
         """
         if self.waits_for() is not None:
             return None
-        overdue = [group.group_id for group in self.overdue()]
-        others = [
-            group_id
-            for group_id, group in self.alive.items()
-            if group.state is GroupState.FINISHED and group_id not in overdue
-        ]
-        taken = sorted(overdue + sorted(others)[: self.groups_per_batch - len(overdue)])
+        taken = self._first_finished()
         for group_id in taken:
             del self.alive[group_id]
         self.trained += 1
         return taken
+
+    def _first_finished(self) -> list[int]:
+        # `alive` is in the order of starting: dicts keep it, and a group is entered once.
+        finished = (group.group_id for group in self.alive.values() if group.state is GroupState.FINISHED)
+        return list(itertools.islice(finished, self.groups_per_batch))
+
+    def _left_too_late(self, taken: list[int]) -> int:
+        """How many groups would miss their deadline if `taken` were trained on next and then the others in order."""
+        left = [group for group in self.alive.values() if group.group_id not in taken]
+        return sum(
+            group.version + self.max_staleness < self.trained + 1 + position // self.groups_per_batch
+            for position, group in enumerate(left)
+        )
 
     def serve(self, version: int) -> None:
         """Every rollout worker has `version` now."""
