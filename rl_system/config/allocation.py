@@ -1,6 +1,6 @@
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from rl_system.config.section import Section
 
@@ -10,14 +10,34 @@ class AllocationConfig(Section):
 
     rollout: int = Field(1, ge=1)
     trainer: int = Field(1, ge=1)
-    mode: Literal["off", "advise"] = "advise"
+    mode: Literal["off", "advise", "auto"] = "advise"
+    """off: the split stays and nothing is predicted. advise: the split that would be chosen is reported. auto: it is
+    taken, one accelerator at a time."""
+    min_rollout: int = Field(1, ge=1)
+    min_trainer: int = Field(1, ge=1)
+    window_steps: int = Field(2, ge=1)
+    """Policy updates between two decisions: one window of measurement."""
+    dwell_steps: int = Field(4, ge=1)
+    """Fewest policy updates between two moves."""
     horizon_steps: int = Field(50, ge=1)
     """Steps over which a gain must repay the switch."""
-    margin: float = Field(0.1, ge=0)
+    margin: float = Field(0.05, ge=0)
     """Predicted relative gain below which the split stays."""
+    switch_cost_s: float = Field(60.0, ge=0)
+    """Guess of the production time that one move costs, in seconds; measured costs take over."""
     trainer_threads: int = Field(1, ge=1)
     """CPU threads of one trainer."""
 
     @property
     def accelerators(self) -> int:
         return self.rollout + self.trainer
+
+    @model_validator(mode="after")
+    def starts_within_bounds(self) -> "AllocationConfig":
+        for side in ("rollout", "trainer"):
+            start, least = getattr(self, side), getattr(self, f"min_{side}")
+            if start < least:
+                raise ValueError(
+                    f"allocation.{side} is {start}, below allocation.min_{side} {least}; start with at least {least}"
+                )
+        return self
