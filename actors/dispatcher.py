@@ -1,0 +1,66 @@
+"""The dispatcher: holds finished groups and turns those of a step into one balanced part of the tree for each trainer.
+
+Wiring only. Loss weights are fixed over the whole batch before it is cut, so that the cut cannot change the loss.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import ray
+
+from rl_system.algorithms import prepare_batch, set_loss_weights
+from rl_system.batching import BatchSummary, join_groups, minibatches, summarise
+from rl_system.config.run import RunConfig
+from rl_system.executor import CostModel
+from rl_system.records import Sequence, TrainBatch
+from rl_system.tree import partition
+
+
+@dataclass(slots=True)
+class DispatchedBatch:
+    """parts[rank][minibatch]: references to `TrainBatch`es, possibly empty ones. whole: reference to the batch uncut."""
+
+    group_ids: list[int]
+    parts: list[list[ray.ObjectRef]]
+    whole: ray.ObjectRef
+    summary: BatchSummary
+
+
+@ray.remote(num_cpus=0)
+class Dispatcher:
+    def __init__(self, config: RunConfig) -> None:
+        self.config = config
+        self.groups: dict[int, list[Sequence]] = {}
+
+    def add_group(self, group_id: int, sequences: list[Sequence]) -> None:
+        self.groups[group_id] = sequences
+
+    def build(self, group_ids: list[int], trainers: int, version: int, cost_model: CostModel) -> DispatchedBatch:
+        """Cut the batch of `group_ids` for `trainers` ranks. version: the policy that will be trained on it."""
+        algorithm = self.config.algorithm
+        whole = prepare_batch(join_groups({i: self.groups.pop(i) for i in group_ids}), algorithm)
+        steps = minibatches(whole, algorithm.updates_per_batch)
+        if len(steps) > 1:
+            # Each minibatch is an optimizer step of its own, so its weights add up as those of a whole batch do.
+            steps = [set_loss_weights(step, algorithm.aggregation, algorithm.constant_length) for step in steps]
+        cuts = [partition(step, trainers, cost_model) for step in steps]
+        return DispatchedBatch(
+            group_ids=group_ids,
+            parts=[[_put(step, cut[rank]) for step, cut in zip(steps, cuts, strict=True)] for rank in range(trainers)],
+            whole=ray.put(whole),
+            summary=summarise(whole, version),
+        )
+
+    def state(self) -> dict[str, Any]:
+        """Finished groups that no step has taken yet, for a checkpoint."""
+        return {"groups": dict(self.groups)}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.groups = dict(state["groups"])
+
+
+def _put(step: TrainBatch, indices: np.ndarray) -> ray.ObjectRef:
+    return ray.put(step.take(indices))

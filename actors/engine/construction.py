@@ -1,0 +1,62 @@
+"""Building the engine from a run's configuration.
+
+Owns the mapping from our configuration to vLLM's arguments. The engine samples from the full distribution and reports
+logprobs of exactly that distribution (after the temperature), so that the trainer can compute the same numbers.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from vllm import AsyncEngineArgs
+from vllm.config import WeightTransferConfig
+from vllm.v1.engine.async_llm import AsyncLLM
+
+from actors.engine import weight_transfer
+from rl_system.config.run import RunConfig
+
+GIB = 2**30
+
+
+def engine_arguments(model_directory: Path, config: RunConfig, seed: int) -> dict[str, Any]:
+    """Keyword arguments of vLLM's engine for the model in `model_directory`."""
+    engine = config.rollout.engine
+    arguments: dict[str, Any] = {
+        "model": str(model_directory),
+        "dtype": config.model.dtype,
+        "max_model_len": config.model.max_model_len,
+        "max_num_seqs": engine.max_num_seqs,
+        "seed": seed,
+        "enforce_eager": engine.enforce_eager,
+        "enable_prefix_caching": True,
+        # Tokens in, tokens out: nothing is tokenised or detokenised here.
+        "skip_tokenizer_init": True,
+        # A model's generation_config.json may set top_p or top_k, which would change the distribution unseen.
+        "generation_config": "vllm",
+        # Logprobs of the distribution that was sampled from, after the temperature.
+        "logprobs_mode": "processed_logprobs",
+        "weight_transfer_config": WeightTransferConfig(backend=weight_transfer.backend_of(config.weights.transport)),
+        "worker_extension_cls": f"{weight_transfer.__name__}.WorkerExtension",
+        "disable_log_stats": True,
+    }
+    if engine.kv_cache_gib is not None:
+        arguments["kv_cache_memory_bytes"] = int(engine.kv_cache_gib * GIB)
+    if config.model.device == "cuda":
+        arguments["gpu_memory_utilization"] = engine.gpu_memory_utilization
+        arguments["tensor_parallel_size"] = engine.tensor_parallel
+    return arguments
+
+
+def make_engine(model_directory: Path, config: RunConfig, seed: int) -> AsyncLLM:
+    """Start an engine and wait until it can serve. Blocks for seconds to minutes."""
+    return AsyncLLM.from_engine_args(AsyncEngineArgs(**engine_arguments(model_directory, config, seed)))
+
+
+def engine_seed(seed: int, worker: int, version: int) -> int:
+    """The sampler's seed: another one for every worker, and for a worker that is started again later in the run.
+
+    Engines with one seed draw the same numbers, so members of a group that sit on different workers would be copies.
+    """
+    return int(np.random.SeedSequence([seed, worker, version]).generate_state(1)[0] >> 1)

@@ -1,0 +1,76 @@
+"""Swapping a running engine's weights, all or nothing.
+
+Owns the order of a swap and what a failure in each of its steps means. Everything that can be wrong with the weights
+is found before the engine is paused (`check_arrays`): the update is refused, and the old version goes on serving. From
+the moment the engine starts loading there is no way back to the old weights, so a failure there breaks the worker.
+
+Requests in flight stay: they stop between two decode steps, their keys and values are computed again under the new
+weights, and the tokens that follow carry the new version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from safetensors import safe_open
+from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
+from vllm.v1.engine.async_llm import AsyncLLM
+
+from actors.engine.errors import EngineBroken, WeightsRejected
+
+Shapes = dict[str, tuple[int, ...]]
+
+OUTPUT_HEAD = "lm_head.weight"
+"""May be in a checkpoint or not where it is tied to the embedding."""
+
+
+def parameter_shapes(paths: Sequence[Path]) -> Shapes:
+    """Name and shape of every tensor in the safetensors files `paths`."""
+    shapes: Shapes = {}
+    for path in paths:
+        with safe_open(path, framework="np") as tensors:
+            for name in tensors.keys():  # noqa: SIM118  (not a dict)
+                shapes[name] = tuple(tensors.get_slice(name).get_shape())
+    return shapes
+
+
+def safetensors_files(directory: Path) -> list[Path]:
+    """The safetensors files of a model directory. Raises WeightsRejected where there is none."""
+    files = sorted(directory.glob("*.safetensors"))
+    if not files:
+        raise WeightsRejected(f"no safetensors file in {directory}")
+    return files
+
+
+def check_shapes(sent: Mapping[str, tuple[int, ...]], expected: Shapes) -> None:
+    """Refuse weights that are not exactly the model's parameters: a missing one would leave a layer half loaded."""
+    optional = {OUTPUT_HEAD} if OUTPUT_HEAD not in sent or OUTPUT_HEAD not in expected else set()
+    missing = sorted(expected.keys() - sent.keys() - optional)
+    unknown = sorted(sent.keys() - expected.keys() - optional)
+    reshaped = sorted(name for name in sent.keys() & expected.keys() if tuple(sent[name]) != expected[name])
+    if missing or unknown or reshaped:
+        raise WeightsRejected(
+            f"the weights sent are not those of the model: {len(missing)} missing {missing[:3]}, "
+            f"{len(unknown)} unknown {unknown[:3]}, {len(reshaped)} of another shape {reshaped[:3]}"
+        )
+
+
+def check_arrays(arrays: Mapping[str, np.ndarray], expected: Shapes) -> None:
+    check_shapes({name: array.shape for name, array in arrays.items()}, expected)
+
+
+async def swap_weights(engine: AsyncLLM, paths: Sequence[Path], version: int) -> None:
+    """Load the safetensors files `paths` into `engine` between two decode steps and label what follows `version`.
+
+    Raises EngineBroken if the engine fails on the way; it is then of no further use.
+    """
+    try:
+        await engine.pause_generation(mode="keep", clear_cache=True)
+        await engine.start_weight_update()
+        await engine.update_weights(WeightTransferUpdateRequest(update_info={"paths": [str(path) for path in paths]}))
+        await engine.finish_weight_update(str(version))
+        await engine.resume_generation()
+    except Exception as failure:
+        raise EngineBroken(f"the engine failed while loading version {version}: {failure}") from failure

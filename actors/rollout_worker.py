@@ -1,0 +1,79 @@
+"""The rollout worker: a vLLM engine behind a Ray actor. Token ids in, token ids and logprobs out.
+
+Owns one engine on one accelerator. What it promises about versions and weight swaps is in `actors.engine.session`; here
+the data comes out of the object store and goes back into it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import ray
+
+from actors.engine.environment import prepare_process
+from rl_system.config.run import RunConfig
+from rl_system.records import Turn, Weights
+
+
+@ray.remote
+class RolloutWorker:
+    """Serves the policy `version` in `model_directory` (a Hugging Face model directory) from the constructor on.
+
+    `index` tells the workers of a run apart; workers with the same one sample the same random numbers.
+    """
+
+    def __init__(self, model_directory: str, config: RunConfig, version: int, index: int = 0) -> None:
+        prepare_process(config)
+        # vLLM reads its environment variables when it is imported: not before the line above.
+        from actors.engine.session import EngineSession
+
+        self._config = config
+        self._session = EngineSession(Path(model_directory), config, version, index)
+
+    async def ready(self) -> int:
+        """Return the policy version once the engine serves it."""
+        await self._session.label()
+        return self._session.version
+
+    async def generate(self, prompt_ids: np.ndarray, max_new_tokens: int, temperature: float | None = None) -> Turn:
+        """Sample one response to `prompt_ids` (int32 [prompt]), ended by a stop token or `max_new_tokens`.
+
+        temperature: that of the configuration where None; 0 takes the likeliest token. Raises PromptTooLong,
+        EngineBroken. Cancelling the call takes the request out of the engine.
+        """
+        if temperature is None:
+            temperature = self._config.rollout.sampling.temperature
+        return await self._session.generate(prompt_ids, max_new_tokens, temperature)
+
+    async def update_weights(self, weights: Weights) -> dict[str, float]:
+        """Swap to `weights`, all or nothing, with requests in flight kept. Returns `version`, `seconds`, `paused_s`.
+
+        Raises WeightsRejected where the worker goes on with its old version, EngineBroken where it has to be replaced.
+        """
+        if self._config.weights.transport == "directory":
+            return await self._session.load_directory(Path(weights.chunks[0]), weights.version)
+        arrays: dict[str, np.ndarray] = {}
+        for chunk in await asyncio.gather(*map(_value_of, weights.chunks)):
+            arrays |= chunk
+        name = f"{weights.version}-{weights.checksum}"
+        return await self._session.load_arrays(arrays, weights.version, name)
+
+    async def prompt_logprobs(self, token_ids: np.ndarray) -> np.ndarray:
+        """float32 [tokens]: the engine's logprob of each token given those before it, at temperature 1; 0 at 0."""
+        return await self._session.prompt_logprobs(token_ids)
+
+    async def statistics(self) -> dict[str, Any]:
+        """Totals since the start: see `EngineUsage.report`."""
+        return self._session.statistics()
+
+    async def close(self) -> None:
+        """Stop the engine. Requests still in it fail."""
+        await self._session.close()
+
+
+async def _value_of(chunk: Any) -> dict[str, np.ndarray]:
+    """The chunk itself, or the one an object reference stands for: a view of this node's copy, not a new one."""
+    return await chunk if isinstance(chunk, ray.ObjectRef) else chunk
