@@ -21,22 +21,36 @@ ABANDONED_AFTER_S = 24 * 3600.0
 
 @contextlib.contextmanager
 def complete_directory(path: Path) -> Iterator[Path]:
-    """Yield an empty directory to fill; on success it becomes `path`, on an exception it is removed.
-
-    Where `path` came into being meanwhile (two processes doing the same work), the first one stays and this one's
-    result is dropped.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    staging = path.with_name(f"{path.name}{STAGING_MARK}{os.getpid()}-{secrets.token_hex(4)}")
-    staging.mkdir()
+    """Yield an empty directory to fill; on success it becomes `path`, on an exception it is removed."""
+    staging = stage(path)
     try:
         yield staging
-        flush_tree(staging)
-        with contextlib.suppress(FileExistsError, OSError) if path.is_dir() else contextlib.nullcontext():
-            os.rename(staging, path)
-        flush(path.parent)
+        publish(staging, path)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+
+
+def stage(path: Path) -> Path:
+    """A new empty directory beside `path`, under a name that nobody reads."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    staging = _aside(path)
+    staging.mkdir()
+    return staging
+
+
+def publish(staging: Path, path: Path) -> None:
+    """Flush `staging` and give it the name `path`. What had that name is moved away first, then removed."""
+    flush_tree(staging)
+    old = _aside(path)
+    with contextlib.suppress(FileNotFoundError):
+        path.rename(old)
+    staging.rename(path)
+    flush(path.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _aside(path: Path) -> Path:
+    return path.with_name(f"{path.name}{STAGING_MARK}{os.getpid()}-{secrets.token_hex(4)}")
 
 
 def remove_abandoned(parent: Path, older_than_s: float = ABANDONED_AFTER_S) -> None:

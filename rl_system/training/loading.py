@@ -35,7 +35,6 @@ def load_model(config: ModelConfig) -> PreTrainedModel:
             f"model.path {config.path!r} lacks {len(missing)} parameters of its architecture ({missing[0]}, …); "
             "give a directory with the complete model"
         )
-    model.config.use_cache = False
     return model.eval().to(config.device)
 
 

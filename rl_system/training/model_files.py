@@ -1,0 +1,93 @@
+"""A model as a directory in Hugging Face layout, which `from_pretrained` and vLLM load as it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import safe_open
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from rl_system.errors import UserError
+from rl_system.training.weights import export_weights, saved_tensors
+
+FILE_BYTES = 4 << 30
+"""Larger models are cut into several files, so that readers can take one at a time."""
+SAFETENSORS_DTYPES = {
+    "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16",
+    "int64": "I64", "int32": "I32", "uint8": "U8", "bool": "BOOL",
+}  # fmt: skip
+"""numpy's name of a dtype (bfloat16: that of ml_dtypes) to that of the file format."""
+
+
+def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, directory: Path) -> None:
+    """Write configuration, parameters in the model's dtype, and tokenizer with its chat template into `directory`."""
+    model.config.save_pretrained(directory)
+    if model.generation_config is not None:
+        model.generation_config.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    save_parameters(model, directory)
+
+
+def save_parameters(model: torch.nn.Module, directory: Path) -> None:
+    """Write the parameters as `model.safetensors`, or as several files with an index."""
+    sizes = [t.numel() * t.element_size() for t in saved_tensors(model).values()]
+    chunks = export_weights(model, FILE_BYTES)
+    if sum(sizes) <= FILE_BYTES:
+        write_safetensors(directory / "model.safetensors", next(chunks))
+        return
+    written: list[list[str]] = []
+    for index, chunk in enumerate(chunks):
+        write_safetensors(directory / f"part-{index}", chunk)
+        written.append(list(chunk))
+    weight_map = {}
+    for index, names in enumerate(written):
+        file = f"model-{index + 1:05d}-of-{len(written):05d}.safetensors"
+        (directory / f"part-{index}").rename(directory / file)
+        weight_map |= dict.fromkeys(names, file)
+    index = {"metadata": {"total_size": sum(sizes)}, "weight_map": weight_map}
+    (directory / "model.safetensors.index.json").write_text(json.dumps(index, indent=2))
+
+
+def load_parameters(model: torch.nn.Module, directory: Path) -> None:
+    """Copy the parameters that `save_parameters` wrote into `model`, in place.
+
+    Raises UserError unless names and shapes are exactly the model's.
+    """
+    expected = saved_tensors(model)
+    found: set[str] = set()
+    for path in sorted(directory.glob("*.safetensors")):
+        with safe_open(path, framework="pt") as file:
+            for name in file.keys():  # noqa: SIM118  (not a dict)
+                tensor = file.get_tensor(name)
+                if name not in expected or tensor.shape != expected[name].shape:
+                    raise UserError(f"{path} holds {name} {list(tensor.shape)}, which the configured model has not")
+                expected[name].copy_(tensor)
+                found.add(name)
+    if missing := sorted(expected.keys() - found):
+        raise UserError(f"{directory} lacks {len(missing)} parameters of the configured model ({missing[0]}, …)")
+
+
+def write_safetensors(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write `arrays` to a safetensors file, one at a time and without a second copy in memory.
+
+    The format: length of the header (8 bytes), JSON header padded to 8 bytes, raw data in the header's order.
+    """
+    header: dict[str, dict] = {"__metadata__": {"format": "pt"}}
+    offset = 0
+    for name, array in arrays.items():
+        header[name] = {
+            "dtype": SAFETENSORS_DTYPES[array.dtype.name],
+            "shape": list(array.shape),
+            "data_offsets": [offset, offset + array.nbytes],
+        }
+        offset += array.nbytes
+    encoded = json.dumps(header).encode()
+    encoded += b" " * (-len(encoded) % 8)
+    with path.open("wb") as file:
+        file.write(len(encoded).to_bytes(8, "little") + encoded)
+        for array in arrays.values():
+            file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
