@@ -12,7 +12,7 @@ import numpy as np
 import ray
 
 from rl_system.algorithms import prepare_batch, set_loss_weights
-from rl_system.batching import BatchSummary, join_groups, minibatches, summarise
+from rl_system.algorithms.batching import BatchSummary, join_groups, minibatches, summarise
 from rl_system.config.run import RunConfig
 from rl_system.executor import CostModel
 from rl_system.records import Sequence, TrainBatch

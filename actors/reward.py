@@ -13,7 +13,7 @@ from ray.actor import ActorHandle
 
 from rl_system.algorithms import score_group
 from rl_system.config.run import RunConfig
-from rl_system.rollout_statistics import RolloutStatistics
+from rl_system.tracking.rollout_statistics import RolloutStatistics
 from rl_system.tracking.episodes import write_group
 
 

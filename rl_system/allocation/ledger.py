@@ -55,6 +55,8 @@ class StalenessLedger:
         self.next_group_id = 0
         self.alive: dict[int, StartedGroup] = {}
         self.dropped: dict[str, int] = {}
+        self.events = 0
+        """Counts starts, ends and drops: a number that stands still tells that nothing happens any more."""
 
     @property
     def running(self) -> int:
@@ -77,18 +79,20 @@ class StalenessLedger:
             raise RuntimeError("ledger: a group was started without a permit")
         group = StartedGroup(self.next_group_id, self.serving)
         self.next_group_id += 1
+        self.events += 1
         self.alive[group.group_id] = group
         return group
 
     def finish(self, group_id: int) -> None:
-        group = self._running(group_id)
-        group.state = GroupState.FINISHED
+        self._running(group_id).state = GroupState.FINISHED
+        self.events += 1
 
     def drop(self, group_id: int, reason: str) -> None:
         """The running group will not be trained on; its permit is free again."""
         self._running(group_id)
         del self.alive[group_id]
         self.dropped[reason] = self.dropped.get(reason, 0) + 1
+        self.events += 1
 
     def waits_for(self) -> str | None:
         """What keeps the next batch from being formed, in words; None when it can be."""

@@ -36,5 +36,9 @@ class RolloutConfig(Section):
     """Sampled tokens of one episode."""
     request_timeout_s: float = Field(300.0, gt=0)
     """Longest that one turn may take in the engine before its worker counts as unhealthy."""
+    max_drops_in_a_row: int = Field(200, ge=1)
+    """Groups that may be dropped in a row (no signal, or failed) before the run gives up."""
+    stall_timeout_s: float = Field(1800.0, gt=0)
+    """Longest that no group is started, finished or dropped while a batch is waited for."""
     sampling: SamplingConfig = SamplingConfig()
     engine: EngineConfig = EngineConfig()
