@@ -20,3 +20,5 @@ class OptimizerConfig(Section):
     min_learning_rate_ratio: float = Field(0.1, ge=0, le=1)
     max_bad_steps: int = Field(3, ge=1)
     """Steps with a loss or gradient that is not finite are skipped; after this many in a row the run stops."""
+    rank_timeout_s: float = Field(1800.0, gt=0)
+    """Longest that a trainer waits for the others in a reduction; then the run stops instead of hanging."""

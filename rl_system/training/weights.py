@@ -1,4 +1,7 @@
-"""Parameters on their way out of a trainer: named arrays in chunks, with a checksum of exactly what was sent."""
+"""Parameters on their way out of a trainer: named arrays in chunks, with a checksum of exactly what was sent.
+
+Trainers and engines agree on the names because both are those of the Hugging Face model.
+"""
 
 from __future__ import annotations
 
@@ -52,14 +55,28 @@ def as_numpy(tensor: torch.Tensor) -> np.ndarray:
     return tensor.numpy()
 
 
-def weights_checksum(chunks: Iterable[Mapping[str, np.ndarray]]) -> str:
-    """CRC-32 over names, dtypes, shapes and bytes, in the order sent; eight hexadecimal digits.
+class Checksum:
+    """CRC-32 over names, dtypes, shapes and bytes in the order sent; how arrays are cut into chunks does not matter.
 
-    How the arrays are cut into chunks does not matter. About 4 GB/s on one core.
+    About 4 GB/s on one core.
     """
-    total = 0
-    for chunk in chunks:
+
+    def __init__(self) -> None:
+        self._total = 0
+
+    def add(self, chunk: Mapping[str, np.ndarray]) -> None:
         for name, array in chunk.items():
-            total = zlib.crc32(f"{name}:{array.dtype.name}:{array.shape}".encode(), total)
-            total = zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, total)
-    return f"{total:08x}"
+            self._total = zlib.crc32(f"{name}:{array.dtype.name}:{array.shape}".encode(), self._total)
+            self._total = zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, self._total)
+
+    def hexdigest(self) -> str:
+        """Eight hexadecimal digits."""
+        return f"{self._total:08x}"
+
+
+def weights_checksum(chunks: Iterable[Mapping[str, np.ndarray]]) -> str:
+    """`Checksum` of all `chunks`: what a receiver compares with `Weights.checksum`."""
+    checksum = Checksum()
+    for chunk in chunks:
+        checksum.add(chunk)
+    return checksum.hexdigest()

@@ -1,0 +1,108 @@
+"""The trainer: one rank of the policy update behind a Ray actor.
+
+Owns a `Learner` and its place in the trainers' group. Methods that set up, train, save or load are called on all ranks, with
+the same arguments but the part of the batch; `host` and `publish` are for rank 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import ray
+import torch
+
+from rl_system.config.run import RunConfig
+from rl_system.executor import CostModel
+from rl_system.records import TrainBatch, Weights
+from rl_system.training.checkpoint import load_checkpoint, save_checkpoint
+from rl_system.training.checkpoint_directory import open_checkpoint
+from rl_system.training.learner import Learner
+from rl_system.training.loading import load_model, load_tokenizer
+from rl_system.training.publishing import publish_chunks, publish_directory
+from rl_system.training.ranks import Ranks, connect_store, host_store
+
+
+@ray.remote
+class Trainer:
+    """Rank `rank` of `size`, training the model in `model_directory`, whose parameters are policy `version`."""
+
+    def __init__(self, rank: int, size: int, config: RunConfig, model_directory: str, version: int = 0) -> None:
+        torch.set_num_threads(config.allocation.trainer_threads)
+        self.rank, self.size, self.config, self.version = rank, size, config, version
+        self.model_config = config.model.model_copy(update={"path": model_directory})
+        self._store: torch.distributed.Store | None = None
+
+    def host(self, address: str | None = None) -> tuple[str, int]:
+        """Open the place where the ranks meet, at `address` of this node (by default the one Ray knows it by).
+
+        Returns address and port, for every rank's `setup`.
+        """
+        address = address or ray.util.get_node_ip_address()
+        self._store = host_store(address, self.size, self.config.optimizer.rank_timeout_s)
+        return address, self._store.port
+
+    def setup(self, meeting: tuple[str, int] | None = None) -> None:
+        """Load the model and join the group that meets at `meeting` (None: there is one trainer alone)."""
+        config, timeout_s = self.config, self.config.optimizer.rank_timeout_s
+        if meeting is not None and self._store is None:
+            self._store = connect_store(*meeting, self.size, timeout_s)
+        self.tokenizer = load_tokenizer(self.model_config)
+        self.learner = Learner(
+            load_model(self.model_config),
+            algorithm=config.algorithm,
+            executor=config.executor,
+            optimizer=config.optimizer,
+            updates=config.steps * config.algorithm.updates_per_batch,
+            temperature=config.rollout.sampling.temperature,
+            ranks=Ranks.join(self.rank, self.size, self._store, timeout_s),
+            version=self.version,
+        )
+
+    def update(self, parts: Sequence[ray.ObjectRef]) -> dict[str, float]:
+        """Train on this rank's part of each minibatch in turn; the parameters are the next policy version then.
+
+        Returns metrics of the whole batch, the same on every rank.
+        """
+        return self.learner.update(ray.get(list(parts)))
+
+    def publish(self) -> Weights:
+        """The parameters as `weights.transport` wants them. When it returns, the next update may begin."""
+        weights = self.config.weights
+        if weights.transport == "directory":
+            return publish_directory(self.learner.model, self.learner.version, self.config.directory / "weights")
+        return publish_chunks(self.learner.model, self.learner.version, weights.chunk_mib << 20, weights.verify, ray.put)
+
+    def logprobs(self, batch: TrainBatch) -> np.ndarray:
+        """Logprobs [sequence_tokens] of the batch's trained tokens under the current parameters, 0 elsewhere."""
+        return self.learner.logprobs(batch)
+
+    def cost_model(self) -> CostModel:
+        """What the executor has learnt about its own speed."""
+        return self.learner.executor.cost_model
+
+    def save_checkpoint(
+        self, checkpoints: Path, step: int, state: Mapping[str, Any], blobs: Mapping[str, bytes]
+    ) -> Path:
+        """See `save_checkpoint` of `rl_system.training.checkpoint`."""
+        return save_checkpoint(
+            self.learner,
+            self.tokenizer,
+            checkpoints,
+            run=self.config.name,
+            step=step,
+            state=state,
+            blobs=blobs,
+            keep=self.config.checkpoint.keep,
+        )
+
+    def load_checkpoint(self, path: Path) -> None:
+        """Go on from the checkpoint at `path`, written by any number of ranks."""
+        load_checkpoint(self.learner, open_checkpoint(path, self.config.name))
+
+    def close(self) -> None:
+        """Leave the group."""
+        self.learner.ranks.close()
+        self._store = None
