@@ -34,6 +34,8 @@ def limiting_factor(observation: Observation) -> Limit:
 def describe(observation: Observation, limit: Limit) -> str:
     """The limit with its numbers, and the lever other than the split, where there is one."""
     rollout, trainer = observation.rollout, observation.trainer
+    if limit is Limit.UNKNOWN:
+        return "this window shows no steady state"
     waits = (
         f"{limit.value} limits (trainers wait {trainer.waiting:.0%} of the time, "
         f"{rollout.waiting:.0%} of the episode slots wait for permits, engines are idle {rollout.idle:.0%})"
