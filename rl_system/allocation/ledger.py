@@ -122,7 +122,8 @@ class StalenessLedger:
 
     def _left_too_late(self, taken: list[int]) -> int:
         """How many groups would miss their deadline if `taken` were trained on next and then the others in order."""
-        left = [group for group in self.alive.values() if group.group_id not in taken]
+        going = set(taken)
+        left = [group for group in self.alive.values() if group.group_id not in going]
         return sum(
             group.version + self.max_staleness < self.trained + 1 + position // self.groups_per_batch
             for position, group in enumerate(left)
