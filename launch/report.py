@@ -1,0 +1,41 @@
+"""Draw what runs left on disk: the report of one, or the reward curves of several in one figure.
+
+    python -m launch.report runs/NAME
+    python -m launch.report --compare runs/A runs/B runs/C --out curves.svg
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from rl_system.errors import UserError
+from rl_system.tracking.compare import write_comparison
+from rl_system.tracking.report import write_report
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m launch.report", description=__doc__.split("\n")[0])
+    parser.add_argument("run", nargs="?", type=Path, help="run directory; its report is written to report.html there")
+    parser.add_argument("--compare", nargs="+", type=Path, metavar="RUN", help="run directories to draw together")
+    parser.add_argument("--out", type=Path, help="the figure, .svg or .png (with --compare)")
+    parser.add_argument("--metric", default="reward/mean", help="what to draw (with --compare; default: %(default)s)")
+    options = parser.parse_args(arguments)
+    if (options.run is None) == (options.compare is None):
+        parser.error("give one run directory, or several after --compare")
+    if (options.compare is None) != (options.out is None):
+        parser.error("--compare and --out go together")
+    try:
+        if options.compare:
+            print(write_comparison(options.compare, options.out, options.metric))
+        else:
+            print(write_report(options.run))
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

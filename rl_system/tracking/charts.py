@@ -1,0 +1,201 @@
+"""The charts of a run's report: which metrics belong together, and what they are titled.
+
+A chart whose metrics a run did not write is left out; a run of one step still draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from matplotlib.axes import Axes
+
+from rl_system.tracking.drawing import COLOURS, curve, svg
+from rl_system.tracking.history import History
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """title and one line on how to read it; draw puts it on axes and says whether there was anything to draw."""
+
+    title: str
+    reading: str
+    draw: Callable[[Axes, History], bool]
+
+    def render(self, history: History) -> str | None:
+        """The chart as SVG; None where the run has nothing for it."""
+        drawn = False
+
+        def onto(axes: Axes) -> None:
+            nonlocal drawn
+            drawn = self.draw(axes, history)
+
+        text = svg(onto, salt=self.title)
+        return text if drawn else None
+
+
+def _lines(labels: dict[str, str], *, over: str = "step", scale: float = 1.0) -> Callable[[Axes, History], bool]:
+    """A line for each metric of `labels` (metric: label) that is there."""
+
+    def draw(axes: Axes, history: History) -> bool:
+        drawn = False
+        for name, label in labels.items():
+            x, y = history.series(name, over)
+            if len(x):
+                axes.plot(x, y * scale, label=label, marker="o", markersize=2.5, linewidth=1.4)
+                drawn = True
+        axes.set_xlabel("policy update")
+        if drawn and len(labels) > 1:
+            axes.legend(fontsize=8)
+        axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
+        return drawn
+
+    return draw
+
+
+def _shares(labels: dict[str, str]) -> Callable[[Axes, History], bool]:
+    lines = _lines(labels, scale=100)
+
+    def draw(axes: Axes, history: History) -> bool:
+        drawn = lines(axes, history)
+        axes.set_ylabel("%")
+        axes.set_ylim(0, 100)
+        return drawn
+
+    return draw
+
+
+def _reward(over: str, label: str, unit: float = 1.0) -> Callable[[Axes, History], bool]:
+    def draw(axes: Axes, history: History) -> bool:
+        x, y = history.series("reward/mean", over)
+        if len(x):
+            curve(axes, x / unit, y)
+        axes.set_xlabel(label)
+        axes.set_ylabel("mean reward")
+        return len(x) > 0
+
+    return draw
+
+
+def _success(axes: Axes, history: History) -> bool:
+    x, y = history.series("reward/success_rate")
+    if len(x):
+        curve(axes, x, y * 100, "training tasks")
+    evaluations = [line for line in history.evaluations() if line.get("eval/success_rate") is not None]
+    if evaluations:
+        axes.plot(
+            [line["step"] for line in evaluations],
+            [line["eval/success_rate"] * 100 for line in evaluations],
+            "D--", color=COLOURS[3], markersize=6, linewidth=1, label="held-out tasks",
+        )  # fmt: skip
+    axes.set_xlabel("policy update")
+    axes.set_ylabel("success, %")
+    axes.set_ylim(0, 100)
+    if len(x) or evaluations:
+        axes.legend(fontsize=8)
+    return bool(len(x) or evaluations)
+
+
+def _staleness(axes: Axes, history: History) -> bool:
+    drawn = _lines({"off_policy/staleness_mean": "mean", "off_policy/staleness_max": "largest"})(axes, history)
+    bound = history.config.get("rollout", {}).get("max_staleness")
+    if drawn and bound is not None:
+        axes.axhline(bound, color=COLOURS[3], linestyle="--", linewidth=1, label="bound")
+        axes.legend(fontsize=8)
+    axes.set_ylabel("policy updates")
+    return drawn
+
+
+def _split(axes: Axes, history: History) -> bool:
+    drawn = False
+    for name, label, style in (
+        ("controller/rollout", "generate", "-"),
+        ("controller/trainer", "train", "-"),
+        ("controller/advised_rollout", "advised to generate", ":"),
+        ("controller/advised_trainer", "advised to train", ":"),
+    ):
+        x, y = history.series(name)
+        if len(x):
+            colour = COLOURS[0] if "rollout" in name else COLOURS[1]
+            axes.step(x, y, where="mid", linestyle=style, color=colour, label=label, marker=".", markersize=4)
+            drawn = True
+    if drawn:
+        axes.legend(fontsize=8)
+        axes.set_ylim(bottom=0)
+    axes.set_xlabel("policy update")
+    axes.set_ylabel("accelerators")
+    return drawn
+
+
+TIMES = {
+    "time/wait_s": "waiting for a batch",
+    "time/build_s": "building the tree",
+    "time/update_s": "update",
+    "time/publish_s": "publishing weights",
+    "time/evaluate_s": "evaluation",
+    "time/checkpoint_s": "checkpoint",
+}
+
+
+def _times(axes: Axes, history: History) -> bool:
+    steps = [line["step"] for line in history.steps]
+    bottom = [0.0] * len(steps)
+    drawn = False
+    for name, label in TIMES.items():
+        seconds = [line.get(name) or 0.0 for line in history.steps]
+        if any(seconds):
+            axes.bar(steps, seconds, bottom=bottom, label=label, width=0.8)
+            bottom = [a + b for a, b in zip(bottom, seconds, strict=True)]
+            drawn = True
+    if drawn:
+        axes.legend(fontsize=8)
+    axes.set_xlabel("policy update")
+    axes.set_ylabel("seconds")
+    return drawn
+
+
+CHARTS: dict[str, list[Chart]] = {
+    "Learning": [
+        Chart("Reward over time", "Points are steps, the line their trailing mean.",
+              _reward("time/wall_clock_s", "minutes", 60.0)),
+        Chart("Reward over updates", "The same by policy update.", _reward("step", "policy update")),
+        Chart("Success", "Episodes with full reward; diamonds are evaluations on held-out tasks.", _success),
+        Chart("What there is to learn from", "Share of groups dropped because all members earned the same.",
+              _shares({"reward/dropped_share": "groups without signal"})),
+        Chart("Entropy", "Nats per sampled token; falling to 0 is collapse.",
+              _lines({"train/entropy": "entropy"})),
+        Chart("Loss and gradient", "Gradient norm before clipping.",
+              _lines({"train/grad_norm": "gradient norm", "train/loss": "loss"})),
+    ],
+    "How far off-policy": [
+        Chart("Staleness", "Policy updates between sampling a token and training on it.", _staleness),
+        Chart("Ratio of proximal to behaviour policy", "1 on-policy. The largest shows single tokens that disagree.",
+              _lines({"off_policy/behaviour_ratio_mean": "mean", "off_policy/behaviour_ratio_max": "largest"})),
+        Chart("Clipped and masked", "Share of trained tokens that the objective clips or a correction removes.",
+              _shares({"train/clip_fraction": "clipped", "off_policy/capped_fraction": "above the cap",
+                       "off_policy/masked_fraction": "masked"})),
+        Chart("Engine against trainer", "Largest difference of logprobs on the same tokens after a weight update.",
+              _lines({"rollout/logprob_gap": "nats"})),
+    ],
+    "Where the hardware goes": [
+        Chart("Idle and waiting", "What each side waits for; the split should move towards the side that never does.",
+              _shares({"perf/rollout_idle_share": "engines idle", "perf/permit_wait_share": "held by staleness",
+                       "perf/train_wait_share": "trainer waits for groups"})),
+        Chart("Accelerators", "Dotted: the split that the controller would choose.", _split),
+        Chart("Generation", "Tokens sampled per second.", _lines({"rollout/tokens_per_s": "tokens/s"})),
+        Chart("Training", "Tokens per second of the update: of all sequences, and those really computed.",
+              _lines({"perf/train_tokens_per_s": "sequence tokens", "perf/train_unique_tokens_per_s": "unique tokens"})),
+        Chart("Prefix sharing", "Sequence tokens per token computed.", _lines({"tree/compression": "compression"})),
+        Chart("Where a step's time goes", "Waiting and work of the training side.", _times),
+    ],
+    "Rollouts": [
+        Chart("Length of episodes", "Sampled tokens per episode.", _lines({"rollout/episode_tokens_mean": "tokens"})),
+        Chart("Turns and tool calls", "Per episode.",
+              _lines({"rollout/turns_mean": "turns", "rollout/tool_calls_mean": "tool calls",
+                      "rollout/tool_errors_mean": "tool errors", "rollout/malformed_calls_mean": "malformed calls"})),
+        Chart("Episodes cut short or lost", "Truncated by a budget; failed for a broken environment.",
+              _shares({"rollout/truncated_share": "truncated", "rollout/failed_share": "failed"})),
+        Chart("Queue", "Groups ready for the trainer, and being generated.",
+              _lines({"queue/ready_groups": "ready", "queue/running_groups": "running"})),
+    ],
+}  # fmt: skip

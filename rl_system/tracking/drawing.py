@@ -1,0 +1,56 @@
+"""How charts look: one style for reports and README figures, drawn to SVG text."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+
+import matplotlib
+
+matplotlib.use("Agg")
+import numpy as np  # noqa: E402
+from matplotlib.axes import Axes  # noqa: E402
+from matplotlib.figure import Figure  # noqa: E402
+
+COLOURS = ("#2563eb", "#d97706", "#059669", "#dc2626", "#7c3aed", "#0891b2")
+STYLE = {
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#94a3b8",
+    "axes.labelcolor": "#475569",
+    "axes.grid": True,
+    "grid.color": "#e2e8f0",
+    "xtick.color": "#475569",
+    "ytick.color": "#475569",
+    "legend.frameon": False,
+    "svg.fonttype": "none",
+    "axes.prop_cycle": matplotlib.cycler(color=COLOURS),
+}
+
+
+def svg(draw: Callable[[Axes], None], *, width: float = 5.2, height: float = 2.7, salt: str = "chart") -> str:
+    """An `<svg>` element, without XML prologue. salt: tells the ids inside apart from those of other charts of a page."""
+    with matplotlib.rc_context(STYLE | {"svg.hashsalt": salt}):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        draw(figure.add_subplot())
+        text = io.StringIO()
+        figure.savefig(text, format="svg", metadata={"Date": None}, transparent=True)
+    whole = text.getvalue()
+    return whole[whole.index("<svg") :]
+
+
+def smooth(values: np.ndarray) -> np.ndarray:
+    """Trailing mean of `values` [n] over an eighth of them, at least 3: what a reward curve shows beside its points."""
+    window = max(3, len(values) // 8)
+    sums = np.cumsum(np.concatenate([[0.0], values]))
+    ends = np.arange(1, len(values) + 1)
+    starts = np.maximum(ends - window, 0)
+    return (sums[ends] - sums[starts]) / (ends - starts)
+
+
+def curve(axes: Axes, x: np.ndarray, y: np.ndarray, label: str | None = None, colour: str | None = None) -> None:
+    """Points, and their trailing mean as a line."""
+    (line,) = axes.plot(x, smooth(y), label=label, color=colour, linewidth=1.8)
+    axes.plot(x, y, marker="o", markersize=2.5, linestyle="none", alpha=0.45, color=line.get_color())

@@ -1,0 +1,130 @@
+"""Every metric that a run writes, in one place, with what it means.
+
+Groups: reward/ train/ off_policy/ rollout/ queue/ perf/ time/ tree/ controller/ eval/. A name is interface: charts, reports and
+scripts rely on it. A name that ends with `/*` stands for a family whose last part comes from data. Shares lie in [0, 1].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+METRICS: dict[str, str] = {
+    "step": "Policy update that the line belongs to, counted from 1.",
+    # What the policy earns
+    "reward/mean": "Mean reward, before shaping, of the episodes in the step's groups, dropped groups included.",
+    "reward/std": "Deviation of the same rewards.",
+    "reward/max": "Largest of the same rewards.",
+    "reward/success_rate": "Share of the same episodes with the full reward of 1.",
+    "reward/trained_mean": "Mean reward of the episodes that the step trained on; dropped groups left out.",
+    "reward/shaped_mean": "Mean reward after scale, offset, penalties and the treatment of truncated episodes.",
+    "reward/group_std": "Mean over groups of the deviation of rewards inside a group: what there is to learn from.",
+    "reward/groups": "Groups scored for the step.",
+    "reward/dropped_groups": "Groups without signal that were dropped: all members earned the same.",
+    "reward/dropped_share": "Dropped groups, as a share of the scored ones.",
+    "reward/part/*": "Mean of one part of the reward, by the environment's name for it.",
+    # The update
+    "train/loss": "Loss of the step, mean over its updates.",
+    "train/grad_norm": "Gradient norm before clipping, mean over the step's updates.",
+    "train/learning_rate": "Learning rate of the step's last update.",
+    "train/updates": "Optimizer steps taken on the step's batch.",
+    "train/bad_steps": "Updates skipped so far because loss or gradient was not finite.",
+    "train/sequences": "Training sequences in the batch.",
+    "train/trained_tokens": "(sequence, token) pairs with a loss.",
+    "train/clip_fraction": "Share of trained tokens whose ratio the objective clipped. Above 0.2: the step is too large or too stale.",
+    "train/dual_clip_fraction": "Share of trained tokens held by the dual clip (negative advantage, large ratio).",
+    "train/ratio_mean": "Mean ratio of the current policy to the one the objective compares with (proximal or behaviour).",
+    "train/ratio_max": "Largest such ratio.",
+    "train/approx_kl": "k3 estimate of the KL divergence behind that ratio.",
+    "train/entropy": "Mean entropy of the next-token distribution at trained tokens, nats. Falling to 0: collapse.",
+    "train/reference_kl": "Estimated KL divergence from the reference policy at trained tokens, nats.",
+    "train/value_loss": "Mean squared error of the critic at trained tokens, halved and clipped.",
+    "train/value_clip_fraction": "Share of trained tokens whose value change was clipped.",
+    "train/explained_variance": "Share of the returns' variance that the critic explains; 1 is perfect.",
+    # How far what is trained on is from the policy that is trained
+    "off_policy/staleness_mean": "Mean over trained tokens of the policy updates between sampling and training.",
+    "off_policy/staleness_max": "Largest of the same; never above rollout.max_staleness.",
+    "off_policy/behaviour_ratio_mean": "Mean ratio of the proximal to the behaviour policy at trained tokens; 1 on-policy.",
+    "off_policy/behaviour_ratio_max": "Largest such ratio.",
+    "off_policy/behaviour_kl": "k3 estimate of the KL divergence of the proximal from the behaviour policy.",
+    "off_policy/capped_fraction": "Share of trained tokens whose ratio lies above algorithm.behaviour_cap.",
+    "off_policy/below_floor_fraction": "Share of trained tokens whose ratio lies below algorithm.behaviour_floor (icepop).",
+    "off_policy/rejected_fraction": "Share of trained tokens in sequences that were rejected as a whole.",
+    "off_policy/sequence_ratio_max": "Largest geometric mean of a sequence's ratios.",
+    "off_policy/masked_fraction": "Share of trained tokens that the correction left without a loss.",
+    "off_policy/stale_fraction": "Share of trained tokens masked because their sequence was older than algorithm.mask_staleness_above.",
+    "off_policy/effective_sample_size": "Effective sample size of the correction's weights, as a share of the trained tokens.",
+    # Generation
+    "rollout/episodes": "Episodes in the step's groups, dropped groups included.",
+    "rollout/tokens_per_s": "Tokens sampled per second since the last step, all workers together.",
+    "rollout/turns_mean": "Calls of the sampler per episode.",
+    "rollout/response_tokens_mean": "Sampled tokens per turn.",
+    "rollout/episode_tokens_mean": "Sampled tokens per episode.",
+    "rollout/sequence_tokens_max": "Longest prompt with its response, tokens.",
+    "rollout/episode_s_mean": "Seconds from an episode's start to its end.",
+    "rollout/episode_s_max": "The same for the slowest episode.",
+    "rollout/tool_calls_mean": "Tool calls per episode.",
+    "rollout/tool_errors_mean": "Tool calls per episode that the environment answered with an error.",
+    "rollout/malformed_calls_mean": "Tool calls per episode that could not be parsed.",
+    "rollout/truncated_share": "Episodes cut short by a budget.",
+    "rollout/failed_share": "Episodes lost to a broken environment or worker; never scored.",
+    "rollout/ended/*": "Share of episodes that ended so.",
+    "rollout/logprob_gap": "Largest difference between the engine's and the trainer's logprob of the same tokens after a weight update.",
+    "rollout/prefix_hit_share": "Prompt tokens that the engines found in their prefix cache.",
+    "rollout/running": "Requests being decoded.",
+    "rollout/waiting": "Requests waiting in the engines.",
+    "rollout/tool_share": "Share of the running episodes' time spent outside the engines.",
+    # Between the two sides
+    "queue/ready_groups": "Scored groups that wait for a trainer.",
+    "queue/running_groups": "Groups being generated.",
+    "queue/permits": "Groups that may be started before staleness would exceed its bound.",
+    "queue/expired_groups": "Groups discarded because they had become too stale.",
+    # Where time and hardware go
+    "perf/train_s": "Seconds the update took, from batch in hand to the optimizer step done.",
+    "perf/train_tokens_per_s": "Sequence tokens trained per second of the update; shared prefixes count in every sequence.",
+    "perf/train_unique_tokens_per_s": "Unique tokens trained per second of the update.",
+    "perf/train_imbalance": "Slowest trainer's time over the mean of all; 1 is balanced.",
+    "perf/groups_per_s": "Groups trained on per second of the run: its end-to-end rate.",
+    "perf/rollout_idle_share": "Share of the generation side's time in which an engine had nothing to do.",
+    "perf/permit_wait_share": "Share of the episode slots that stood empty because staleness forbade to start more.",
+    "perf/train_wait_share": "Share of the training side's time spent waiting for a batch.",
+    "time/wall_clock_s": "Seconds since the run started; goes on over a resume without the time in between.",
+    "time/step_s": "Seconds since the step before.",
+    "time/wait_s": "Seconds of the step spent waiting for a batch.",
+    "time/build_s": "Seconds spent building and cutting the prefix tree.",
+    "time/update_s": "Seconds spent in the trainers.",
+    "time/publish_s": "Seconds from the update to the last worker running the new weights.",
+    "time/evaluate_s": "Seconds spent in an evaluation.",
+    "time/checkpoint_s": "Seconds spent writing a checkpoint.",
+    # The prefix tree
+    "tree/sequence_tokens": "Tokens of all sequences of the batch.",
+    "tree/unique_tokens": "Tokens that the tree computes.",
+    "tree/compression": "Sequence tokens per unique token.",
+    "tree/recomputed_tokens": "Unique tokens that were run a second time to save memory.",
+    "tree/blocks": "Blocks executed.",
+    "tree/peak_live_tokens": "Most tokens whose activations were held at once.",
+    "tree/sharing_kept": "Share of the prefix sharing that the partition over trainers kept.",
+    "tree/imbalance": "Predicted cost of the most expensive part over the mean of all.",
+    # The split of the accelerators
+    "controller/rollout": "Accelerators that generate.",
+    "controller/trainer": "Accelerators that train.",
+    "controller/advised_rollout": "Accelerators that would generate under the split the controller would choose.",
+    "controller/advised_trainer": "Accelerators that would train under that split.",
+    "controller/predicted_gain": "Relative gain in groups per second that it predicts for that split.",
+    # Success on held-out tasks
+    "eval/success_rate": "Share of evaluation episodes with the full reward.",
+    "eval/reward_mean": "Mean reward of the evaluation episodes.",
+    "eval/pass/*": "pass^k: the probability that k episodes of a task all succeed, by k.",
+    "eval/episodes": "Episodes evaluated.",
+}
+
+
+def describe(name: str) -> str | None:
+    """What `name` means; None for a name that is not listed."""
+    if name in METRICS:
+        return METRICS[name]
+    return METRICS.get(name.rpartition("/")[0] + "/*")
+
+
+def unlisted(names: Iterable[str]) -> list[str]:
+    """Those of `names` that are no metric of this list, sorted."""
+    return sorted(name for name in names if describe(name) is None)
