@@ -92,5 +92,25 @@ class Environment(Protocol):
         """Release what the environment holds. Called exactly once, also after a failure."""
 
 
+class AsyncEnvironment(Protocol):
+    """An environment as the agent loop sees it: awaitable, time-limited, perhaps in another process.
+
+    Every method but `close` raises EnvironmentFailed where the environment or its host broke.
+    """
+
+    async def reset(self) -> tuple[Observation, list[dict[str, Any]]]:
+        """Start, then observe; also the tool schemas."""
+
+    async def step(self, action: Action) -> Observation:
+        """Step, then observe."""
+
+    async def score(self, ended: Ending) -> Score: ...
+
+    async def demonstration(self) -> list[Action]: ...
+
+    async def close(self) -> None:
+        """Never raises, may be called at any time and more than once."""
+
+
 class EnvironmentFailed(Exception):
     """The environment or its host broke: crashed, hung, or raised. Says nothing about the policy."""

@@ -24,8 +24,11 @@ class EnvironmentConfig(Section):
     user: UserConfig = UserConfig()
     concurrency: int = Field(32, ge=1)
     """Episodes that run at once."""
-    processes: int = Field(1, ge=1)
-    """Worker processes that step environments."""
+    start_timeout_s: float = Field(120.0, gt=0)
+    """Longest start of a worker process, imports included."""
+    processes: int = Field(1, ge=0)
+    """Worker processes that step environments. 0: threads of the pool's own process, for environments that are cheap and
+    cannot hang."""
     max_turns: int = Field(12, ge=1)
     """Calls of the sampler in one episode."""
     max_errors: int = Field(5, ge=1)

@@ -1,0 +1,175 @@
+"""From chat messages to token ids, exactly.
+
+Invariant: ids that were once shown to or sampled by the model are never produced again from text. The next prompt of
+a dialogue is the last prompt, the response as it was sampled, and the ids of the new messages alone.
+
+Where the template itself rewrites history once new messages arrive (most reasoning templates drop the thinking of earlier
+turns), the model must see the rewritten history: then, and only then, the prompt is rendered afresh. Special tokens keep
+pieces of text apart in tokenisation, so two fresh renderings share their ids up to the first message that differs.
+
+Whether history is rewritten is asked of the template, not of the sampled text: every response is stood in for by a short
+one of the same shape (with or without thinking), and the template must render the longer dialogue as an extension
+of the shorter one. A response that is oddly spaced or malformed can therefore never break the extension.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import numpy as np
+from transformers import PreTrainedTokenizerBase
+
+from envs.protocol import Action, Message
+from rl_system.chat.tool_calls import Response, parse_response, write_calls
+from rl_system.errors import UserError
+
+_STAND_IN = "Stand-in."
+
+
+class Renderer:
+    """Tokenizer, chat template and tool format of one model. Immutable; shared by all dialogues of a process."""
+
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, *, tool_format: str = "hermes", chat_template: str | None = None
+    ) -> None:
+        """chat_template: path of a Jinja file in place of the tokenizer's own. Raises UserError where there is none,
+        or where it cannot render a dialogue with tools."""
+        self._tokenizer = tokenizer
+        self._tool_format = tool_format
+        self._template = _read_template(chat_template)
+        added = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
+        special = sorted((token for token in added if len(token) > 1), key=len, reverse=True)
+        self._special = re.compile("|".join(map(re.escape, special))) if special else None
+        self._end_text, self.opens_thinking = self._learn_template()
+        self.end_id: int = tokenizer.convert_tokens_to_ids(self._end_text)
+        """The token that ends the assistant's turn."""
+
+    def dialogue(self, messages: list[Message], tools: list[dict[str, Any]]) -> Dialogue:
+        """A dialogue that opens with `messages`."""
+        return Dialogue(self, messages, tools)
+
+    def parse(self, response_ids: np.ndarray) -> Response:
+        """What the agent thought, said and called."""
+        return parse_response(self.text(response_ids), self._tool_format)
+
+    def text(self, response_ids: np.ndarray) -> str:
+        """The response as text, without its end-of-turn token."""
+        ids = response_ids[:-1] if self._ended(response_ids) else response_ids
+        return self._tokenizer.decode(ids, skip_special_tokens=False)
+
+    def write(self, action: Action) -> np.ndarray:
+        """Ids (int32) with which the model would do `action`: what a demonstration trains on."""
+        calls = write_calls(action.tool_calls, self._tool_format)
+        thinking = "\n</think>\n\n" if self.opens_thinking else ""
+        text = thinking + "\n".join(filter(None, (action.text, calls)))
+        return np.append(self.tokenize(self.defuse(text)), np.int32(self.end_id))
+
+    def shorten(self, text: str, max_tokens: int) -> str:
+        """`text`, or its first `max_tokens` tokens and a note that says how much is missing."""
+        if len(text) <= max_tokens:
+            return text
+        ids = self.tokenize(text)
+        if len(ids) <= max_tokens:
+            return text
+        kept = self._tokenizer.decode(ids[:max_tokens], skip_special_tokens=False).rstrip("\ufffd")
+        return f"{kept}\n[cut here: {len(ids) - max_tokens} more tokens]"
+
+    def tokenize(self, text: str) -> np.ndarray:
+        """int32 [tokens]; nothing is added at either end."""
+        return np.asarray(self._tokenizer.encode(text, add_special_tokens=False), np.int32)
+
+    def render(self, messages: list[Message], tools: list[dict[str, Any]], *, prompt: bool = True) -> str:
+        """The template's text. prompt: followed by what makes the model answer."""
+        return self._tokenizer.apply_chat_template(
+            messages, tools=tools or None, chat_template=self._template, add_generation_prompt=prompt, tokenize=False
+        )
+
+    def defuse(self, text: str) -> str:
+        """Break up special tokens that stand literally in text from outside, so that it cannot end a turn or forge one."""
+        if self._special is None:
+            return text
+        return self._special.sub(lambda match: f"{match[0][0]} {match[0][1:]}", text)
+
+    def _ended(self, response_ids: np.ndarray) -> bool:
+        return len(response_ids) > 0 and int(response_ids[-1]) == self.end_id
+
+    def _learn_template(self) -> tuple[str, bool]:
+        """The text of the end-of-turn token, and whether prompts already open the thinking."""
+        question, answer = {"role": "user", "content": "Question."}, {"role": "assistant", "content": _STAND_IN}
+        result = {"role": "tool", "content": "Result.", "tool_call_id": "call_1"}
+        tool = {"type": "function", "function": {"name": "f", "description": "", "parameters": {"type": "object"}}}
+        try:
+            rendered = self.render([question, answer], [], prompt=False)
+            prompt = self.render([question], [])
+            self.render([question, answer, result], [tool])
+        except (jinja2.TemplateError, ValueError) as error:
+            raise UserError(
+                f"model.chat_template: the chat template cannot render a dialogue with tools ({error}); give a template "
+                "that can, such as rl_system/chat/templates/hermes.jinja for a ChatML model"
+            ) from None
+        after = rendered[rendered.rindex(_STAND_IN) + len(_STAND_IN) :]
+        end = self._special.search(after) if self._special is not None else None
+        if end is None:
+            raise UserError(
+                "model.chat_template: the chat template ends an assistant's turn by no special token of the tokenizer, so "
+                "that the end of a response cannot be recognised; use a template whose turns end in one"
+            )
+        return end[0], prompt.rstrip().endswith("<think>")
+
+
+class Dialogue:
+    """One growing dialogue. `prompt_ids` (int32) is what the model is to answer next."""
+
+    def __init__(self, renderer: Renderer, messages: list[Message], tools: list[dict[str, Any]]) -> None:
+        self._renderer = renderer
+        self._tools = tools
+        self._messages = [self._from_outside(message) for message in messages]
+        self._shadow = list(self._messages)
+        """The same dialogue with a stand-in for each sampled response."""
+        self._shadow_text = renderer.render(self._shadow, tools)
+        self.prompt_ids = renderer.tokenize(self._shadow_text)
+        self.fresh_renderings = 0
+        """Turns that had to start from a full rendering because the template rewrote history."""
+
+    def extend(self, response_ids: np.ndarray, messages: list[Message]) -> None:
+        """The model answered the current prompt with `response_ids`; then `messages` came. Updates `prompt_ids`."""
+        renderer = self._renderer
+        raw = renderer.text(response_ids)
+        opened = "<think>\n" if renderer.opens_thinking else ""
+        stand_in = _stand_in(opened + raw)
+        new = [self._from_outside(message) for message in messages]
+        before = self._shadow_text + stand_in.removeprefix(opened) + renderer._end_text
+        self._messages += [{"role": "assistant", "content": opened + raw}, *new]
+        self._shadow += [{"role": "assistant", "content": stand_in}, *new]
+        self._shadow_text = renderer.render(self._shadow, self._tools)
+        if self._shadow_text.startswith(before):
+            end = [] if renderer._ended(response_ids) else [renderer.end_id]
+            added = renderer.tokenize(self._shadow_text[len(before) :])
+            self.prompt_ids = np.concatenate([self.prompt_ids, response_ids, end, added]).astype(np.int32)
+        else:
+            self.prompt_ids = renderer.tokenize(renderer.render(self._messages, self._tools))
+            self.fresh_renderings += 1
+
+    def _from_outside(self, message: Message) -> Message:
+        return message | {"content": self._renderer.defuse(message.get("content") or "")}
+
+
+def _stand_in(text: str) -> str:
+    """A short response that the template treats as it treats `text`."""
+    thinking, closed, _ = text.partition("</think>")
+    if not closed:
+        return _STAND_IN
+    thought = "Thought." if thinking.replace("<think>", "").strip() else ""
+    return f"<think>\n{thought}\n</think>\n\n{_STAND_IN}"
+
+
+def _read_template(path: str | None) -> str | None:
+    if path is None:
+        return None
+    try:
+        return Path(path).read_text()
+    except OSError as error:
+        raise UserError(f"model.chat_template {path} cannot be read: {error.strerror}") from None

@@ -1,0 +1,163 @@
+"""From the text of a response to what the agent said, thought and called; and from calls back to text.
+
+Formats, by `model.tool_format`:
+
+    hermes, qwen3   <tool_call>{"name": …, "arguments": {…}}</tool_call>, any number, with words around them
+    llama3          {"name": …, "parameters": {…}} as the whole message, several separated by `;`, `<|python_tag|>` before them
+    json            the whole message (or a ```json block) is one object with name and arguments, or a list of them
+
+Reading never raises and works on a response that was cut anywhere: what is not a well-formed call becomes a
+`MalformedCall` whose reason the agent is shown. Thinking (up to the last `</think>`, or from a `<think>` that never
+closes) is neither said nor searched for calls.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from envs.protocol import ToolCall
+
+OPEN, CLOSE = "<tool_call>", "</tool_call>"
+PYTHON_TAG = "<|python_tag|>"
+_FENCE = re.compile(r"^```(?:json)?\s*\n(.*?)\n?```$", re.DOTALL)
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+
+
+@dataclass(frozen=True, slots=True)
+class MalformedCall:
+    """Something that was meant as a call and is none. `reason` is written for the agent."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """thinking: without its tags. text: what a user may see. calls: in the order in which they were written."""
+
+    thinking: str
+    text: str
+    calls: tuple[ToolCall | MalformedCall, ...]
+
+
+def parse_response(text: str, tool_format: str) -> Response:
+    """Take apart the text of a response, without its end-of-turn token."""
+    thinking, visible = split_thinking(text)
+    said, calls = _READERS[tool_format](visible)
+    return Response(thinking, said.strip(), tuple(calls))
+
+
+def split_thinking(text: str) -> tuple[str, str]:
+    """`(thinking, visible)`. Some templates open the thinking in the prompt, so that only its end is in the response."""
+    thinking, end, visible = text.rpartition("</think>")
+    visible, unclosed, rest = visible.partition("<think>")
+    return (thinking.replace("<think>", "").replace("</think>", "") + rest).strip(), visible
+
+
+def write_calls(calls: list[ToolCall] | tuple[ToolCall, ...], tool_format: str) -> str:
+    """The text with which a model of this format makes `calls`: what `parse_response` reads back."""
+    if tool_format in ("hermes", "qwen3"):
+        return "\n".join(f"{OPEN}\n{_as_json(call, 'arguments')}\n{CLOSE}" for call in calls)
+    if tool_format == "llama3":
+        return "; ".join(_as_json(call, "parameters") for call in calls)
+    parts = [_as_json(call, "arguments") for call in calls]
+    return parts[0] if len(parts) == 1 else f"[{', '.join(parts)}]"
+
+
+def _as_json(call: ToolCall, arguments: str) -> str:
+    return json.dumps({"name": call.name, arguments: call.arguments}, ensure_ascii=False)
+
+
+def _read_tagged(text: str) -> tuple[str, list[ToolCall | MalformedCall]]:
+    said, calls = [], []
+    while OPEN in text:
+        before, _, rest = text.partition(OPEN)
+        said.append(before)
+        # A call ends at its tag; where the tag is missing, at the next call.
+        body, closed, after = rest.partition(CLOSE)
+        inner, reopened, _ = body.partition(OPEN)
+        if reopened:
+            body, closed, after = inner, "", rest[len(inner) :]
+        call = _call(body, ("arguments",))
+        if not closed and isinstance(call, MalformedCall):
+            call = MalformedCall(f"the call is not closed by {CLOSE}")
+        calls.append(call)
+        text = after if closed or reopened else ""
+    if CLOSE in text:
+        calls.append(MalformedCall(f"{CLOSE} without {OPEN} before the call"))
+        text = ""
+    return "".join([*said, text]), calls
+
+
+def _read_llama3(text: str) -> tuple[str, list[ToolCall | MalformedCall]]:
+    said, tag, body = text.partition(PYTHON_TAG)
+    if not tag:
+        said, body = "", text
+        if not text.lstrip().startswith("{"):
+            return text, []
+    calls: list[ToolCall | MalformedCall] = []
+    body = body.strip()
+    while body:
+        value, rest = _leading_json(body)
+        calls.append(value if isinstance(value, MalformedCall) else _checked(value, ("parameters", "arguments")))
+        body = rest.lstrip().removeprefix(";").lstrip()
+    return said, calls
+
+
+def _read_json(text: str) -> tuple[str, list[ToolCall | MalformedCall]]:
+    body = text.strip()
+    fenced = _FENCE.match(body)
+    body = fenced.group(1).strip() if fenced else body
+    if not body.startswith(("{", "[")):
+        return text, []
+    value, rest = _leading_json(body)
+    if isinstance(value, MalformedCall):
+        return "", [value]
+    calls: list[ToolCall | MalformedCall] = [
+        _checked(each, ("arguments", "parameters")) for each in (value if isinstance(value, list) else [value])
+    ]
+    if rest.strip():
+        calls.append(MalformedCall("there is text after the JSON of the call"))
+    return "", calls
+
+
+_READERS = {"hermes": _read_tagged, "qwen3": _read_tagged, "llama3": _read_llama3, "json": _read_json}
+
+
+def _call(body: str, argument_names: tuple[str, ...]) -> ToolCall | MalformedCall:
+    value, rest = _leading_json(body.strip())
+    if isinstance(value, MalformedCall):
+        return value
+    if rest.strip():
+        return MalformedCall("there is text after the JSON object of the call")
+    return _checked(value, argument_names)
+
+
+def _leading_json(body: str) -> tuple[Any, str]:
+    """The JSON value at the start of `body` and what follows it; a MalformedCall, and nothing, where there is none."""
+    try:
+        value, end = _DECODER.raw_decode(body)
+        # Escapes can spell half a surrogate pair, which no tool, hash or tokenizer downstream can encode.
+        json.dumps(value, ensure_ascii=False).encode()
+    except ValueError as error:
+        return MalformedCall(f"the call is not valid JSON ({error})"), ""
+    except RecursionError:
+        return MalformedCall("the call is nested too deeply"), ""
+    return value, body[end:]
+
+
+def _checked(value: Any, argument_names: tuple[str, ...]) -> ToolCall | MalformedCall:
+    if not isinstance(value, dict) or not isinstance(value.get("name"), str):
+        return MalformedCall('a call is a JSON object with a "name" and "arguments"')
+    arguments = next((value[name] for name in argument_names if name in value), {})
+    if not isinstance(arguments, dict):
+        return MalformedCall(f"the {argument_names[0]} of a call are a JSON object, not {type(arguments).__name__}")
+    return ToolCall(value["name"], arguments)
