@@ -1,0 +1,3 @@
+from rl_system.tree.prefix_tree import PrefixTree, build_tree
+
+__all__ = ["PrefixTree", "build_tree"]

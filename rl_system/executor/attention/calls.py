@@ -1,0 +1,90 @@
+"""Which rows attend to which keys, as plain attention calls.
+
+A block's rows stand in depth-first preorder, so every set of rows that sees the same keys is one contiguous range, and
+the attention of a row is a sum of plain calls that are merged by their log-sum-exp. No call needs a mask.
+
+Invariant: within one level of an `AttentionPlan` the query ranges are disjoint and ascending; over all calls each row
+meets each of its ancestors in the block, itself, and each row of the path above it exactly once.
+
+Segments are joined to *chains* (a segment and its first child, its first child, …): a chain is causal in itself, and
+whatever hangs from it meets it in one call. A row is therefore merged at most log₂(segments) + 2 times however deep
+the forks nest, since the planner puts the heavier child first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rl_system.tree.block_plan import Block
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Queries `[q0, q1)` of the block against keys `[k0, k1)`, of the path above if `path`, else of the block."""
+
+    q0: int
+    q1: int
+    k0: int
+    k1: int
+    causal: bool = False
+    path: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionPlan:
+    """Calls by level. Level 0 is causal and covers every row of the block; the others add to it."""
+
+    tokens: int
+    levels: tuple[tuple[Call, ...], ...]
+
+
+def attention_plan(block: Block) -> AttentionPlan:
+    """Calls of a whole block."""
+    return _plan(block.length, block.parent, block.attach)
+
+
+def trunk_plan(block: Block) -> AttentionPlan:
+    """Calls of the trunk alone, the block's leading rows."""
+    return chain_plan(block.trunk, block.attach)
+
+
+def chain_plan(tokens: int, attach: int = 0) -> AttentionPlan:
+    """Calls of one stretch of a path below `attach` rows."""
+    return _plan(np.array([tokens]), np.array([-1]), attach)
+
+
+def _plan(length: np.ndarray, parent: np.ndarray, attach: int) -> AttentionPlan:
+    stop = np.cumsum(length)
+    start = stop - length
+    end = stop.copy()
+    for index in range(len(parent) - 1, -1, -1):
+        if parent[index] >= 0:
+            end[parent[index]] = max(end[parent[index]], end[index])
+
+    chain_start = start.copy()
+    level = np.zeros(len(parent), np.int64)
+    hung: dict[int, Call] = {}
+    causal: list[Call] = []
+    for index, up in enumerate(parent.tolist()):
+        if up >= 0 and up == index - 1:
+            chain_start[index] = chain_start[up]
+            level[index] = level[up]
+            causal[-1] = Call(causal[-1].q0, int(stop[index]), causal[-1].q0, int(stop[index]), causal=True)
+            continue
+        causal.append(Call(int(start[index]), int(stop[index]), int(start[index]), int(stop[index]), causal=True))
+        if up >= 0:
+            level[index] = level[up] + 1
+            first = hung[up].q0 if up in hung else int(start[index])
+            hung[up] = Call(first, int(end[index]), int(chain_start[up]), int(stop[up]))
+
+    tokens = int(stop[-1])
+    levels: list[list[Call]] = [causal]
+    if attach:
+        levels.append([Call(0, tokens, 0, attach, path=True)])
+    by_level: dict[int, list[Call]] = {}
+    for up, call in hung.items():
+        by_level.setdefault(int(level[up]), []).append(call)
+    levels += [sorted(by_level[each], key=lambda call: call.q0) for each in sorted(by_level)]
+    return AttentionPlan(tokens, tuple(tuple(calls) for calls in levels))

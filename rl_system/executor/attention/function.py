@@ -1,0 +1,173 @@
+"""Attention of a block as merged plain calls, and its place in transformers' attention registry.
+
+The forward runs the calls of an `AttentionPlan` level by level and merges them by their log-sum-exp in float32:
+`lse = logaddexp(a, b)`, `out = out_a·exp(a − lse) + out_b·exp(b − lse)`. The backward hands every call the merged out and
+lse. Gradients of the path's keys and values go to the `PathStack`; those that blocks below left for this block's trunk
+are added here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface
+
+from rl_system.executor.attention.calls import AttentionPlan, Call
+from rl_system.executor.attention.kernels import Kernel
+from rl_system.executor.attention.stack import PathStack
+
+ATTENTION_NAME = "prefix_tree"
+
+
+@dataclass(slots=True)
+class BlockPass:
+    """One pass of the model over a block: what its attention layers need to know.
+
+    write_at: rows of the path above the trunk, or None where no block hangs from this pass. trunk: its rows.
+    received: gradients of the trunk's keys and values from the blocks below, [layers, 2, trunk, kv heads, head size].
+    """
+
+    plan: AttentionPlan
+    stack: PathStack
+    kernel: Kernel
+    write_at: int | None = None
+    trunk: int = 0
+    received: Tensor | None = None
+
+
+def prefix_tree_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    scaling: float,
+    block_pass: BlockPass,
+    **_: object,
+) -> tuple[Tensor, None]:
+    """transformers' attention interface: query [1, heads, rows, head size] to [1, rows, heads, head size]."""
+    if block_pass.write_at is not None:
+        trunk = slice(0, block_pass.trunk)
+        block_pass.stack.write(module.layer_idx, block_pass.write_at, key[:, :, trunk], value[:, :, trunk])
+    return _MergedAttention.apply(query, key, value, block_pass, module.layer_idx, scaling), None
+
+
+AttentionInterface.register(ATTENTION_NAME, prefix_tree_attention)
+
+
+class _MergedAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, q: Tensor, k: Tensor, v: Tensor, block_pass: BlockPass, layer: int, scale: float) -> Tensor:
+        out, lse = _forward(q, k, v, block_pass, layer, scale)
+        ctx.save_for_backward(q, k, v, out, lse)
+        ctx.block_pass, ctx.layer, ctx.scale = block_pass, layer, scale
+        return out.transpose(1, 2)
+
+    @staticmethod
+    def backward(ctx, grad_out: Tensor):
+        q, k, v, out, lse = ctx.saved_tensors
+        grads = _backward(grad_out.transpose(1, 2), q, k, v, out, lse, ctx.block_pass, ctx.layer, ctx.scale)
+        return *grads, None, None, None
+
+
+def _keys(call: Call, k: Tensor, v: Tensor, block_pass: BlockPass, layer: int) -> tuple[Tensor, Tensor]:
+    if call.path:
+        return block_pass.stack.read(layer, call.k0, call.k1)
+    return k[:, :, call.k0 : call.k1], v[:, :, call.k0 : call.k1]
+
+
+def _forward(q: Tensor, k: Tensor, v: Tensor, block_pass: BlockPass, layer: int, scale: float) -> tuple[Tensor, Tensor]:
+    first, *more = block_pass.plan.levels
+    out, lse = _level(first, q, k, v, block_pass, layer, scale)
+    if not more:
+        return out, lse
+    merged = out.to(torch.promote_types(out.dtype, torch.float32))
+    for calls in more:
+        for run in _adjacent(calls):
+            part, part_lse = _level(run, q, k, v, block_pass, layer, scale)
+            rows = slice(run[0].q0, run[-1].q1)
+            _merge(merged[:, :, rows], lse[:, :, rows], part, part_lse)
+    return merged.to(q.dtype), lse
+
+
+def _level(
+    calls: list[Call], q: Tensor, k: Tensor, v: Tensor, block_pass: BlockPass, layer: int, scale: float
+) -> tuple[Tensor, Tensor]:
+    """out [1, heads, rows, head size] and lse of calls whose queries follow each other without a gap."""
+    parts = [
+        block_pass.kernel.forward(
+            q[:, :, call.q0 : call.q1], *_keys(call, k, v, block_pass, layer), call.causal, scale
+        )
+        for call in calls
+    ]
+    if len(parts) == 1:
+        return parts[0]
+    # Concatenated in the kernels' own layout, [rows, heads, head size].
+    out = torch.cat([part[0].transpose(1, 2) for part in parts], dim=1).transpose(1, 2)
+    lse = torch.cat([part[1].transpose(1, 2) for part in parts], dim=1).transpose(1, 2)
+    return out, lse
+
+
+def _adjacent(calls: tuple[Call, ...]) -> list[list[Call]]:
+    runs: list[list[Call]] = []
+    for call in calls:
+        if runs and runs[-1][-1].q1 == call.q0:
+            runs[-1].append(call)
+        else:
+            runs.append([call])
+    return runs
+
+
+def _merge(out: Tensor, lse: Tensor, part: Tensor, part_lse: Tensor) -> None:
+    """Add a partial result into `out` and `lse`, in place."""
+    total = torch.logaddexp(lse, part_lse)
+    out.mul_(torch.exp(lse - total)[..., None])
+    out.addcmul_(part.to(out.dtype), torch.exp(part_lse - total)[..., None])
+    lse.copy_(total)
+
+
+def _backward(
+    grad_out: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    block_pass: BlockPass,
+    layer: int,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    dtype = torch.promote_types(q.dtype, torch.float32)
+    grad_q, grad_k, grad_v = (_zeros(like, dtype) for like in (q, k, v))
+    if block_pass.received is not None:
+        trunk = slice(0, block_pass.trunk)
+        grad_k[:, :, trunk] = block_pass.received[layer, 0].transpose(0, 1)
+        grad_v[:, :, trunk] = block_pass.received[layer, 1].transpose(0, 1)
+    for calls in block_pass.plan.levels:
+        for call in calls:
+            rows, keys = slice(call.q0, call.q1), slice(call.k0, call.k1)
+            part_q, part_k, part_v = block_pass.kernel.backward(
+                grad_out[:, :, rows],
+                q[:, :, rows],
+                *_keys(call, k, v, block_pass, layer),
+                out[:, :, rows],
+                lse[:, :, rows],
+                call.causal,
+                scale,
+            )
+            grad_q[:, :, rows] += part_q
+            if call.path:
+                block_pass.stack.add_gradients(layer, call.k0, call.k1, part_k, part_v)
+            else:
+                grad_k[:, :, keys] += part_k
+                grad_v[:, :, keys] += part_v
+    return grad_q.to(q.dtype), grad_k.to(k.dtype), grad_v.to(v.dtype)
+
+
+def _zeros(like: Tensor, dtype: torch.dtype) -> Tensor:
+    """Zeros of [1, heads, rows, head size] whose memory is [rows, heads, head size], as the projections want them."""
+    _, heads, rows, size = like.shape
+    return torch.zeros((1, rows, heads, size), dtype=dtype, device=like.device).transpose(1, 2)

@@ -1,0 +1,72 @@
+"""Which models the executors run, and how they are told to attend.
+
+A prefix tree needs plain causal softmax attention over the whole context. A model with anything else is refused here,
+by name, rather than trained wrongly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from rl_system.errors import UserError
+from rl_system.executor.precision import full_precision
+
+SUPPORTED = ("llama", "qwen2", "qwen3", "mistral", "qwen3_moe")
+
+DROPOUTS = ("attention_dropout", "attn_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop", "dropout")
+
+
+def check_supported(model: PreTrainedModel) -> None:
+    """Raise `UserError` unless every layer of `model` is plain causal attention without dropout."""
+    config = model.config
+    if config.model_type not in SUPPORTED:
+        raise UserError(
+            f"model.path holds a model of type {config.model_type!r}, which the prefix-tree executor does not run; "
+            f"supported are {', '.join(SUPPORTED)}"
+        )
+    if _windowed(config):
+        raise UserError(
+            f"model.path holds a {config.model_type} model whose attention is limited to a sliding window "
+            f"(sliding_window {config.sliding_window}); a shared prefix would be seen whole. Use a model without a "
+            "window, or set sliding_window to null in its config.json if its contexts stay shorter than the window"
+        )
+    for name in ("attn_logit_softcapping", "final_logit_softcapping"):
+        if getattr(config, name, None) is not None:
+            raise UserError(
+                f"model.path holds a model with {name} {getattr(config, name)}; soft-capped logits are not supported, "
+                "use a model whose attention is a plain softmax"
+            )
+    if any(name.endswith("sinks") for name, _ in model.named_parameters()):
+        raise UserError(
+            "model.path holds a model with attention sinks, which are not supported; use a model whose attention is a "
+            "plain softmax over its context"
+        )
+    for name in DROPOUTS:
+        if (getattr(config, name, None) or 0) > 0:
+            raise UserError(
+                f"model.path holds a model with {name} {getattr(config, name)}; sequences that share a prefix would "
+                "need one dropout mask each. Set it to 0 in the model's config.json"
+            )
+    if model.get_output_embeddings().bias is not None:
+        raise UserError("model.path holds a model whose output head has a bias, which is not supported")
+
+
+def _windowed(config: PreTrainedConfig) -> bool:
+    if "sliding_attention" in (getattr(config, "layer_types", None) or ()):
+        return True
+    return getattr(config, "sliding_window", None) is not None and getattr(config, "use_sliding_window", True)
+
+
+@contextmanager
+def attention(model: PreTrainedModel, name: str) -> Iterator[None]:
+    """While this is entered, the model attends through the registered implementation `name`, at its own precision."""
+    before = model.config._attn_implementation
+    model.config._attn_implementation = name
+    try:
+        with full_precision(model.dtype):
+            yield
+    finally:
+        model.config._attn_implementation = before
