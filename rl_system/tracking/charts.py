@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from matplotlib.axes import Axes
 
-from rl_system.tracking.drawing import COLOURS, curve, svg
+from rl_system.tracking.drawing import COLOURS, curve, legend, svg
 from rl_system.tracking.history import History
 
 
@@ -34,19 +34,20 @@ class Chart:
         return text if drawn else None
 
 
-def _lines(labels: dict[str, str], *, over: str = "step", scale: float = 1.0) -> Callable[[Axes, History], bool]:
-    """A line for each metric of `labels` (metric: label) that is there."""
+def _lines(labels: dict[str, str], *, scale: float = 1.0, unit: str = "") -> Callable[[Axes, History], bool]:
+    """A line for each metric of `labels` (metric: label) that is there, from 0 up."""
 
     def draw(axes: Axes, history: History) -> bool:
         drawn = False
         for name, label in labels.items():
-            x, y = history.series(name, over)
+            x, y = history.series(name)
             if len(x):
                 axes.plot(x, y * scale, label=label, marker="o", markersize=2.5, linewidth=1.4)
                 drawn = True
         axes.set_xlabel("policy update")
         if drawn and len(labels) > 1:
-            axes.legend(fontsize=8)
+            legend(axes)
+        axes.set_ylabel(unit)
         axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
         return drawn
 
@@ -54,15 +55,7 @@ def _lines(labels: dict[str, str], *, over: str = "step", scale: float = 1.0) ->
 
 
 def _shares(labels: dict[str, str]) -> Callable[[Axes, History], bool]:
-    lines = _lines(labels, scale=100)
-
-    def draw(axes: Axes, history: History) -> bool:
-        drawn = lines(axes, history)
-        axes.set_ylabel("%")
-        axes.set_ylim(0, 100)
-        return drawn
-
-    return draw
+    return _lines(labels, scale=100, unit="%")
 
 
 def _reward(over: str, label: str, unit: float = 1.0) -> Callable[[Axes, History], bool]:
@@ -92,7 +85,7 @@ def _success(axes: Axes, history: History) -> bool:
     axes.set_ylabel("success, %")
     axes.set_ylim(0, 100)
     if len(x) or evaluations:
-        axes.legend(fontsize=8)
+        legend(axes)
     return bool(len(x) or evaluations)
 
 
@@ -101,7 +94,7 @@ def _staleness(axes: Axes, history: History) -> bool:
     bound = history.config.get("rollout", {}).get("max_staleness")
     if drawn and bound is not None:
         axes.axhline(bound, color=COLOURS[3], linestyle="--", linewidth=1, label="bound")
-        axes.legend(fontsize=8)
+        legend(axes)
     axes.set_ylabel("policy updates")
     return drawn
 
@@ -120,7 +113,7 @@ def _split(axes: Axes, history: History) -> bool:
             axes.step(x, y, where="mid", linestyle=style, color=colour, label=label, marker=".", markersize=4)
             drawn = True
     if drawn:
-        axes.legend(fontsize=8)
+        legend(axes)
         axes.set_ylim(bottom=0)
     axes.set_xlabel("policy update")
     axes.set_ylabel("accelerators")
@@ -148,7 +141,7 @@ def _times(axes: Axes, history: History) -> bool:
             bottom = [a + b for a, b in zip(bottom, seconds, strict=True)]
             drawn = True
     if drawn:
-        axes.legend(fontsize=8)
+        legend(axes)
     axes.set_xlabel("policy update")
     axes.set_ylabel("seconds")
     return drawn
@@ -164,8 +157,7 @@ CHARTS: dict[str, list[Chart]] = {
               _shares({"reward/dropped_share": "groups without signal"})),
         Chart("Entropy", "Nats per sampled token; falling to 0 is collapse.",
               _lines({"train/entropy": "entropy"})),
-        Chart("Loss and gradient", "Gradient norm before clipping.",
-              _lines({"train/grad_norm": "gradient norm", "train/loss": "loss"})),
+        Chart("Gradient norm", "Before clipping.", _lines({"train/grad_norm": "gradient norm"})),
     ],
     "How far off-policy": [
         Chart("Staleness", "Policy updates between sampling a token and training on it.", _staleness),

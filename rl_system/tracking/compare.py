@@ -9,7 +9,7 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from rl_system.errors import UserError
-from rl_system.tracking.drawing import STYLE, curve
+from rl_system.tracking.drawing import METADATA, STYLE, curve, legend
 from rl_system.tracking.history import read_history
 
 FORMATS = (".svg", ".png")
@@ -37,7 +37,7 @@ def write_comparison(directories: Sequence[Path], out: Path, metric: str = "rewa
         over_time.set_xlabel("wall clock, minutes")
         over_time.set_ylabel(metric.replace("/", " "))
         over_steps.set_xlabel("policy updates")
-        over_time.legend(fontsize=8)
+        legend(over_time)
         out.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(out, dpi=150, metadata={"Date": None} if out.suffix == ".svg" else None, facecolor="white")
+        figure.savefig(out, dpi=150, metadata=dict.fromkeys(METADATA) if out.suffix == ".svg" else None, facecolor="white")
     return out

@@ -6,11 +6,9 @@ import io
 from collections.abc import Callable
 
 import matplotlib
-
-matplotlib.use("Agg")
-import numpy as np  # noqa: E402
-from matplotlib.axes import Axes  # noqa: E402
-from matplotlib.figure import Figure  # noqa: E402
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 COLOURS = ("#2563eb", "#d97706", "#059669", "#dc2626", "#7c3aed", "#0891b2")
 STYLE = {
@@ -21,13 +19,18 @@ STYLE = {
     "axes.edgecolor": "#94a3b8",
     "axes.labelcolor": "#475569",
     "axes.grid": True,
+    "axes.axisbelow": True,
     "grid.color": "#e2e8f0",
     "xtick.color": "#475569",
     "ytick.color": "#475569",
     "legend.frameon": False,
+    "legend.fontsize": 8,
     "svg.fonttype": "none",
     "axes.prop_cycle": matplotlib.cycler(color=COLOURS),
 }
+
+METADATA = ("Creator", "Date", "Format", "Type")
+"""What Matplotlib would write into every file: addresses and the time, so that no two files are alike."""
 
 
 def svg(draw: Callable[[Axes], None], *, width: float = 5.2, height: float = 2.7, salt: str = "chart") -> str:
@@ -36,9 +39,14 @@ def svg(draw: Callable[[Axes], None], *, width: float = 5.2, height: float = 2.7
         figure = Figure(figsize=(width, height), layout="constrained")
         draw(figure.add_subplot())
         text = io.StringIO()
-        figure.savefig(text, format="svg", metadata={"Date": None}, transparent=True)
+        figure.savefig(text, format="svg", metadata=dict.fromkeys(METADATA), transparent=True)
     whole = text.getvalue()
     return whole[whole.index("<svg") :]
+
+
+def legend(axes: Axes) -> None:
+    """A legend above the axes, where it hides no data."""
+    axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 0.98), ncols=4, borderaxespad=0.2, handlelength=1.4)
 
 
 def smooth(values: np.ndarray) -> np.ndarray:

@@ -50,7 +50,7 @@ class History:
 
 
 def read_history(directory: Path) -> History:
-    """UserError where `directory` holds no run, or one that finished no step."""
+    """UserError where `directory` holds no run. A run that has not finished a step yet has no `steps`."""
     directory = Path(directory)
     metrics = directory / "metrics.jsonl"
     if not metrics.exists():

@@ -12,6 +12,13 @@ from rl_system.records import Ending, Episode, TrainBatch
 FULL_REWARD = 1.0 - 1e-6
 """From here on an episode counts as a success; τ²-bench's rewards are products of 0 and 1."""
 
+COUNTS = {
+    "rollout/tool_calls_mean": "tool_calls",
+    "rollout/tool_errors_mean": "tool_errors",
+    "rollout/malformed_calls_mean": "malformed_calls",
+}
+"""Metrics that are means of an episode's counts."""
+
 
 def episode_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     """`reward/` and `rollout/` metrics of the episodes of one step. Failed ones count in `failed_share` alone."""
@@ -38,8 +45,8 @@ def episode_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     }
     for ending in {each.ended for each in scored}:
         metrics[f"rollout/ended/{ending}"] = np.mean([each.ended is ending for each in scored])
-    for count in ("tool_calls", "tool_errors", "malformed_calls"):
-        metrics[f"rollout/{count}_mean"] = np.mean([each.counts.get(count, 0) for each in scored])
+    for name, count in COUNTS.items():
+        metrics[name] = np.mean([each.counts.get(count, 0) for each in scored])
     for part in {name for each in scored for name in each.reward_parts}:
         metrics[f"reward/part/{part}"] = np.mean([e.reward_parts[part] for e in scored if part in e.reward_parts])
     if totals := [each.timings["total"] for each in scored if "total" in each.timings]:

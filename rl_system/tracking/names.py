@@ -70,14 +70,12 @@ METRICS: dict[str, str] = {
     "rollout/ended/*": "Share of episodes that ended so.",
     "rollout/logprob_gap": "Largest difference between the engine's and the trainer's logprob of the same tokens after a weight update.",
     "rollout/prefix_hit_share": "Prompt tokens that the engines found in their prefix cache.",
-    "rollout/running": "Requests being decoded.",
-    "rollout/waiting": "Requests waiting in the engines.",
+    "rollout/worker_replacements": "Rollout workers that broke and were replaced so far.",
     "rollout/tool_share": "Share of the running episodes' time spent outside the engines.",
     # Between the two sides
     "queue/ready_groups": "Scored groups that wait for a trainer.",
     "queue/running_groups": "Groups being generated.",
     "queue/permits": "Groups that may be started before staleness would exceed its bound.",
-    "queue/expired_groups": "Groups discarded because they had become too stale.",
     # Where time and hardware go
     "perf/train_s": "Seconds the update took, from batch in hand to the optimizer step done.",
     "perf/train_tokens_per_s": "Sequence tokens trained per second of the update; shared prefixes count in every sequence.",
@@ -93,6 +91,7 @@ METRICS: dict[str, str] = {
     "time/build_s": "Seconds spent building and cutting the prefix tree.",
     "time/update_s": "Seconds spent in the trainers.",
     "time/publish_s": "Seconds from the update to the last worker running the new weights.",
+    "time/publish_paused_s": "Part of it in which the slowest engine made no token.",
     "time/evaluate_s": "Seconds spent in an evaluation.",
     "time/checkpoint_s": "Seconds spent writing a checkpoint.",
     # The prefix tree
@@ -115,6 +114,7 @@ METRICS: dict[str, str] = {
     "eval/reward_mean": "Mean reward of the evaluation episodes.",
     "eval/pass/*": "pass^k: the probability that k episodes of a task all succeed, by k.",
     "eval/episodes": "Episodes evaluated.",
+    "eval/failed_share": "Evaluation episodes lost to a broken environment or worker; they count as unsolved.",
 }
 
 

@@ -131,7 +131,7 @@ def _events(events: list[dict[str, Any]]) -> str:
     for event in events[-SHOWN_EVENTS:]:
         rest = {k: v for k, v in event.items() if k not in ("event", "step", "time/wall_clock_s", "at")}
         text = ", ".join(f"{key} {_number(value)}" for key, value in rest.items())
-        rows.append([_number(event["time/wall_clock_s"]), _number(event["step"]), event["event"], text])
+        rows.append([f"{event['time/wall_clock_s']:.0f}", _number(event["step"]), event["event"], text])
     is_open = any(event["event"] != EVALUATION for event in events)
     return _details(f"Events ({len(events)})", _table(["seconds", "step", "event", ""], rows), is_open) if events else ""
 

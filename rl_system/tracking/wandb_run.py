@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import netrc
 import os
+import secrets
 import urllib.parse
 from pathlib import Path
 from typing import Any, Literal
@@ -43,7 +44,7 @@ class WandbRun:
         identity = directory / "wandb" / "run_id"
         identity.parent.mkdir(parents=True, exist_ok=True)
         if not (resume and identity.exists()):
-            identity.write_text(wandb.util.generate_id())
+            identity.write_text(secrets.token_hex(4))
         try:
             self._run = wandb.init(
                 project=project,
