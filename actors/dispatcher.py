@@ -12,10 +12,11 @@ import numpy as np
 import ray
 
 from rl_system.algorithms import prepare_batch, set_loss_weights
-from rl_system.algorithms.batching import BatchSummary, join_groups, minibatches, summarise
+from rl_system.algorithms.batching import join_groups, minibatches
 from rl_system.config.run import RunConfig
 from rl_system.executor import CostModel
 from rl_system.records import Sequence, TrainBatch
+from rl_system.tracking.measures import staleness_metrics
 from rl_system.tree import partition
 
 
@@ -26,7 +27,7 @@ class DispatchedBatch:
     group_ids: list[int]
     parts: list[list[ray.ObjectRef]]
     whole: ray.ObjectRef
-    summary: BatchSummary
+    metrics: dict[str, float]
 
 
 @ray.remote(num_cpus=0)
@@ -51,7 +52,7 @@ class Dispatcher:
             group_ids=group_ids,
             parts=[[_put(step, cut[rank]) for step, cut in zip(steps, cuts, strict=True)] for rank in range(trainers)],
             whole=ray.put(whole),
-            summary=summarise(whole, version),
+            metrics=staleness_metrics(whole, version),
         )
 
     def state(self) -> dict[str, Any]:

@@ -1,25 +1,10 @@
-"""From finished groups to the batch of a step, and what can be said about it before it is trained on."""
+"""From finished groups to the batch of a step and its minibatches."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import numpy as np
 
 from rl_system.records import NO_VERSION, Sequence, TrainBatch
-
-
-@dataclass(frozen=True, slots=True)
-class BatchSummary:
-    """staleness: of a token, the version that is trained on it minus the version that sampled it."""
-
-    sequences: int
-    sequence_tokens: int
-    trained_tokens: int
-    staleness_mean: float
-    staleness_max: int
-    mixed_sequences: int
-    """Sequences whose tokens were sampled by more than one version."""
 
 
 def join_groups(groups: dict[int, list[Sequence]]) -> TrainBatch:
@@ -41,19 +26,16 @@ def minibatches(batch: TrainBatch, count: int) -> list[TrainBatch]:
     return [batch.take(np.flatnonzero(np.isin(batch.group_ids, ids))) for ids in dealt]
 
 
-def summarise(batch: TrainBatch, version: int) -> BatchSummary:
-    sampled = batch.versions[batch.trained & (batch.versions != NO_VERSION)]
-    staleness = version - sampled.astype(np.int64)
-    mixed = 0
-    for start, end in zip(batch.offsets[:-1], batch.offsets[1:], strict=True):
-        versions = batch.versions[start:end]
-        versions = versions[versions != NO_VERSION]
-        mixed += len(versions) > 0 and versions.min() != versions.max()
-    return BatchSummary(
-        sequences=len(batch),
-        sequence_tokens=batch.sequence_tokens,
-        trained_tokens=int(batch.trained.sum()),
-        staleness_mean=float(staleness.mean()) if len(staleness) else 0.0,
-        staleness_max=int(staleness.max()) if len(staleness) else 0,
-        mixed_sequences=int(mixed),
-    )
+PROBE_TOKENS = 64
+
+
+def probe_of(batch: TrainBatch) -> TrainBatch:
+    """A short text to compare two implementations of a policy on: the last tokens of the batch's first sequence, alone.
+
+    All but the first of them count as trained, so that `logprobs` covers them.
+    """
+    end = int(batch.offsets[1])
+    token_ids = batch.token_ids[max(end - PROBE_TOKENS, 0) : end]
+    zeros = np.zeros(len(token_ids), np.float32)
+    trained = np.arange(len(token_ids)) > 0
+    return TrainBatch.of([Sequence(token_ids, trained, zeros, np.where(trained, 0, NO_VERSION), zeros, zeros)])

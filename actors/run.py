@@ -1,0 +1,300 @@
+"""A run: the actors wired together, and the loop that trains.
+
+`train` is the whole algorithm at one level of detail. `Run` holds the actors and says what each of its verbs means. Generation
+goes on beside the loop all the time; it is held back only by the controller's permits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import ray
+from ray.exceptions import RayActorError
+
+from actors.cluster import Accelerators
+from actors.controller import Controller
+from actors.dispatcher import DispatchedBatch, Dispatcher
+from actors.environment_pool import EnvironmentPool
+from actors.fleet import RolloutFleet
+from actors.reward import Reward
+from actors.trainers import TrainerGroup
+from rl_system.algorithms.batching import probe_of
+from rl_system.config.run import RunConfig
+from rl_system.records import TrainBatch, Weights
+from rl_system.tracking.episodes import write_episodes
+from rl_system.tracking.evaluation import evaluation_metrics
+from rl_system.tracking.tracker import Tracker
+from rl_system.tracking.trees import write_tree
+from rl_system.training.run_state import RunState
+
+logger = logging.getLogger(__name__)
+
+CLOSE_TIMEOUT_S = 30.0
+
+
+async def train(run: Run) -> None:
+    """The main loop of a run."""
+    config = run.config
+    await run.start()
+    if config.evaluation.before and run.step == 0:
+        await run.evaluate()
+    await run.start_rollouts()
+    while run.step < config.steps:
+        batch = await run.next_batch()
+        await run.update(batch)
+        await run.publish()
+        await run.finish_step()
+        if config.evaluation.every and run.step % config.evaluation.every == 0 and run.step < config.steps:
+            await run.evaluate()
+        if config.checkpoint.every and run.step % config.checkpoint.every == 0:
+            await run.checkpoint()
+    await run.stop_rollouts()
+    if config.evaluation.after:
+        await run.evaluate()
+    await run.checkpoint()
+
+
+class Run:
+    """`step` counts the policy updates done, which is also the trainers' policy version."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        model_directory: Path,
+        vocabulary: int,
+        accelerators: Accelerators,
+        tracker: Tracker,
+        resumed: RunState | None = None,
+    ) -> None:
+        self.config, self.tracker, self.accelerators, self.resumed = config, tracker, accelerators, resumed
+        self.vocabulary = vocabulary
+        self.step = resumed.step if resumed else 0
+        self.controller = Controller.remote(config, resumed.controller if resumed else None)
+        self.dispatcher = Dispatcher.remote(config)
+        self.reward = Reward.remote(config, self.controller, self.dispatcher, config.directory.absolute() / "episodes")
+        sampler_state = resumed.sampler if resumed else None
+        self.pool = EnvironmentPool.remote(config, model_directory, self.controller, self.reward, sampler_state)
+        self.fleet = RolloutFleet(config, model_directory, accelerators, self._announce_workers)
+        self.trainers = TrainerGroup(config, model_directory, accelerators)
+        self.background: set[asyncio.Future[Any]] = set()
+        """What goes on beside the main loop; `supervise` ends the run when one of these fails."""
+        self._pushing: asyncio.Task[None] | None = None
+        self._metrics: dict[str, float] = {}
+        self._push_metrics: dict[str, float] = {}
+        self._last_totals: dict[str, float] = {}
+        self._window_tokens = 0.0
+        self._step_began = time.monotonic()
+        self._updated_on: DispatchedBatch | None = None
+
+    # -- verbs of the main loop ------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Start trainers, rollout workers and environments side by side."""
+        self.tracker.progress.note(f"starting {self.config.allocation.rollout} rollout worker(s) and "
+                                   f"{self.config.allocation.trainer} trainer(s)")  # fmt: skip
+        await asyncio.gather(self._start_trainers(), self.fleet.start(self.step), self.pool.start.remote())
+        self.background.add(asyncio.create_task(self.fleet.watch()))
+        self._last_totals = await self.fleet.totals()
+
+    async def start_rollouts(self) -> None:
+        self._step_began = time.monotonic()
+        self.background.add(asyncio.ensure_future(_result_of(self.pool.run.remote())))
+
+    async def stop_rollouts(self) -> None:
+        await self.pool.stop.remote()
+        await self._pushed()
+
+    async def next_batch(self) -> DispatchedBatch:
+        """Wait until the controller admits the groups of a batch, and have them cut into parts."""
+        began = time.monotonic()
+        await self.controller.trainer_state.remote("waiting")
+        self.tracker.progress.status(trainer="waits for groups")
+        group_ids = await self.controller.next_batch.remote()
+        built = time.monotonic()
+        batch = await self.dispatcher.build.remote(
+            group_ids, self.trainers.size, self.step, await self.trainers.cost_model()
+        )
+        await self.controller.trainer_state.remote("updating")
+        self._metrics = dict(batch.metrics)
+        self._metrics |= {"time/wait_s": built - began, "time/build_s": time.monotonic() - built}
+        if self.config.tracking.dump_trees:
+            name = f"{self.config.name}_step_{self.step + 1}"
+            whole = await batch.whole
+            write_tree(whole, self.config.directory / "trees" / f"{name}.json", name=name, vocab_size=self.vocabulary)
+        return batch
+
+    async def update(self, batch: DispatchedBatch) -> None:
+        """One policy update on all trainers."""
+        began = time.monotonic()
+        self.tracker.progress.status(trainer=f"updates on {len(batch.group_ids)} groups")
+        self._metrics |= await self.trainers.update(batch.parts)
+        self.step += 1
+        self._metrics["time/update_s"] = time.monotonic() - began
+        self._updated_on = batch
+        await self.controller.update_finished.remote(
+            self._metrics["time/update_s"],
+            len(batch.group_ids),
+            self._metrics["tree/sequence_tokens"],
+            self._metrics["tree/unique_tokens"],
+            batch.metrics.get("off_policy/staleness_mean", 0.0),
+        )
+
+    async def publish(self) -> None:
+        """Copy the new parameters out of the trainer; they travel to the rollout workers beside the next step."""
+        await self._pushed()
+        probe = probe_of(await self._updated_on.whole)
+        expected = await self.trainers.logprobs(probe)
+        weights = await self.trainers.publish()
+        self._pushing = asyncio.create_task(self._push(weights, probe, expected))
+        self.background.add(self._pushing)
+
+    async def finish_step(self) -> None:
+        """Measure the step that ended, hear the controller's advice, and write both down."""
+        totals, status = await self.fleet.totals(), await self.controller.status.remote()
+        now = time.monotonic()
+        seconds, self._step_began = now - self._step_began, now
+        spent = {name: totals[name] - self._last_totals.get(name, 0.0) for name in totals}
+        self._last_totals = totals
+        self._metrics |= await self.reward.take_metrics.remote()
+        self._metrics |= self._push_metrics
+        self._metrics |= {
+            "time/step_s": seconds,
+            "rollout/tokens_per_s": spent["generated_tokens"] / seconds,
+            "rollout/prefix_hit_share": spent["cached_prompt_tokens"] / max(spent["prompt_tokens"], 1.0),
+            "rollout/worker_replacements": float(self.fleet.replaced),
+            "queue/ready_groups": float(status["finished"]),
+            "queue/running_groups": float(status["running"]),
+            "queue/permits": float(status["permits"]),
+        }
+        self._window_tokens += spent["generated_tokens"]
+        if self.step % self.config.allocation.window_steps == 0:
+            self._metrics |= await self._consult_controller()
+        self.tracker.step(self.step, self._metrics)
+
+    async def evaluate(self) -> None:
+        """Play the evaluation tasks with the newest policy, which stays the same throughout."""
+        await self._pushed()
+        began, settings = time.monotonic(), self.config.evaluation
+        self.tracker.progress.status(rollout=f"evaluates on {settings.split}")
+        episodes = await self.pool.evaluate.remote(
+            settings.split, settings.episodes_per_task, settings.max_tasks, settings.temperature
+        )
+        metrics = evaluation_metrics(episodes)
+        metrics["time/evaluate_s"] = time.monotonic() - began
+        if self.config.tracking.save_episodes:
+            write_episodes(self.config.directory / "episodes" / f"evaluation_step_{self.step}.jsonl", episodes)
+        self.tracker.evaluation(metrics)
+        self.tracker.progress.note(
+            f"evaluation after {self.step} updates: success rate {metrics['eval/success_rate']:.1%} on "
+            f"{len(episodes)} episodes of {settings.split} ({metrics['time/evaluate_s']:.0f} s)"
+        )
+        self._step_began = time.monotonic()
+        await self.controller.disturb.remote()
+
+    async def checkpoint(self) -> None:
+        """Save everything that a resumed run needs; complete or absent."""
+        began = time.monotonic()
+        state, blobs = (await self._state()).parts()
+        path = await self.trainers.save_checkpoint(
+            self.config.directory.absolute() / "checkpoints", self.step, state, blobs
+        )
+        self.tracker.event("checkpoint", path=str(path), seconds=time.monotonic() - began)
+
+    # -- the life of a run -----------------------------------------------------------------------------------------
+
+    async def supervise(self) -> None:
+        """Run the main loop; fail at once when anything beside it fails, so that no error is ever waited out."""
+        main = asyncio.create_task(train(self))
+        while not main.done():
+            await asyncio.wait({main, *self.background}, timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
+            for task in [task for task in self.background if task.done()]:
+                self.background.discard(task)
+                if task.cancelled() or task.exception() is not None:
+                    main.cancel()
+                    await asyncio.wait({main})
+                    await task
+        await main
+
+    async def close(self) -> None:
+        """End every actor, whatever state the run is in, and give the accelerators back."""
+        for task in self.background:
+            task.cancel()
+        await asyncio.gather(*self.background, return_exceptions=True)
+        await asyncio.gather(self.fleet.close(), self.trainers.close(), self._close_pool())
+        for actor in (self.pool, self.reward, self.dispatcher, self.controller):
+            ray.kill(actor)
+        self.accelerators.release()
+
+    async def _close_pool(self) -> None:
+        try:
+            await asyncio.wait_for(self.pool.close.remote(), CLOSE_TIMEOUT_S)
+        except (TimeoutError, RayActorError) as error:
+            logger.warning("the environment pool did not close: %s", error)
+
+    # -- pieces ----------------------------------------------------------------------------------------------------
+
+    async def _start_trainers(self) -> None:
+        await self.trainers.start()
+        if self.resumed is not None:
+            await self.trainers.load_checkpoint(self.resumed.path)
+            await self.dispatcher.restore.remote(self.resumed.groups)
+
+    async def _announce_workers(self, workers: list) -> None:
+        await self.pool.set_workers.remote(workers)
+        if self.fleet.replaced:
+            await self.controller.disturb.remote()
+            self.tracker.event("worker_replaced", replaced=self.fleet.replaced)
+
+    async def _push(self, weights: Weights, probe: TrainBatch, expected: np.ndarray) -> None:
+        began = time.monotonic()
+        report = await self.fleet.push(weights)
+        await self.controller.serve.remote(weights.version)
+        scored = await self.fleet.prompt_logprobs(probe.token_ids)
+        gap = np.abs(scored - expected)[probe.trained]
+        self._push_metrics = {
+            "time/publish_s": time.monotonic() - began,
+            "time/publish_paused_s": report["paused_s"],
+            "rollout/logprob_gap": float(gap.max()),
+        }
+
+    async def _pushed(self) -> None:
+        """Wait until the workers serve what was published last."""
+        if self._pushing is not None:
+            await self._pushing
+
+    async def _consult_controller(self) -> dict[str, float]:
+        method = "dense" if self._metrics["tree/compression"] <= 1.0 else "tree"
+        observation, decision = await self.controller.close_window.remote(self._window_tokens, method)
+        self._window_tokens = 0.0
+        self.tracker.event(
+            "allocation", advice=decision.advice, limit=decision.limit, reason=decision.reason, gain=decision.gain
+        )
+        self.tracker.progress.status(controller=decision.reason)
+        return {
+            "perf/rollout_idle_share": observation.rollout.idle,
+            "perf/permit_wait_share": observation.rollout.waiting,
+            "perf/train_wait_share": observation.trainer.waiting,
+            "perf/groups_per_s": observation.trainer.groups_per_s,
+            "rollout/tool_share": observation.rollout.tool_share,
+            "controller/rollout": float(decision.current.rollout),
+            "controller/trainer": float(decision.current.trainer),
+            "controller/advised_rollout": float(decision.best.rollout),
+            "controller/advised_trainer": float(decision.best.trainer),
+            "controller/predicted_gain": decision.gain,
+        }
+
+    async def _state(self) -> RunState:
+        # The pool is asked first: a group that ends in between is then in the ledger, and is not started again.
+        pool = await self.pool.state.remote()
+        controller = await self.controller.state.remote()
+        groups = await self.dispatcher.state.remote()
+        return RunState.collect(self.step, pool, controller, groups)
+
+
+async def _result_of(reference: ray.ObjectRef) -> Any:
+    return await reference

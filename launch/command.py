@@ -1,0 +1,23 @@
+"""How a command ends: what a person did wrong is one paragraph and exit code 2, a request to stop is no error."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+from rl_system.errors import UserError
+
+STOPPED = 130
+"""Exit code after Ctrl-C or a termination signal, as shells have it."""
+
+
+def run_command(command: Callable[[], int | None]) -> int:
+    """Exit code of `command`. Bugs keep their traceback."""
+    try:
+        return command() or 0
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        return STOPPED

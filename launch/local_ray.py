@@ -1,0 +1,130 @@
+"""A Ray cluster of this machine alone, for as long as one command needs it.
+
+Owns one `ray start --head --block` process, its ports, its temporary directory and its authentication token. Invariant: when
+`stop` returns, no process of this cluster is left and its temporary directory is gone; no other cluster was touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+
+from rl_system.errors import UserError
+
+START_TIMEOUT_S = 120.0
+STOP_TIMEOUT_S = 30.0
+JOB_STOP_WAIT_S = 60
+"""How long `ray job stop` gives a run to close its engines before it is killed."""
+LOOPBACK = "127.0.0.1"
+NODE_ADDRESS = "127.0.0.2"
+"""Also loopback. Ray replaces 127.0.0.1 and localhost by the machine's outer address, but no other."""
+GCS_PORTS = range(6400, 6500)
+"""Below Ray's own range for worker processes, which refuses ports that it may hand out itself."""
+
+
+class LocalRay:
+    """`with LocalRay(slots=2) as cluster:` — `cluster.environment` is what clients of the cluster need."""
+
+    def __init__(self, slots: int, dashboard_port: int | None = None) -> None:
+        if dashboard_port is not None and not is_free(dashboard_port):
+            raise UserError(
+                f"--dashboard-port {dashboard_port} is in use by another program; give another port, or none for a free "
+                "one"
+            )
+        self.slots = slots
+        self.dashboard_port = dashboard_port or free_port(range(8265, 8365))
+        self.port = free_port(GCS_PORTS)
+        self.directory = Path(tempfile.mkdtemp(prefix="rl-ray-", dir="/tmp"))  # sockets need a short path
+        self.environment = os.environ | {
+            # Ray listens on every interface: the token keeps others out. Clients find it in the environment alone.
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN": secrets.token_hex(32),
+            "RAY_JOB_STOP_WAIT_TIME_S": str(JOB_STOP_WAIT_S),
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_DEDUP_LOGS": "0",
+        }
+        self.environment.pop("RAY_ADDRESS", None)
+        self._process: subprocess.Popen | None = None
+
+    @property
+    def dashboard(self) -> str:
+        return f"http://{LOOPBACK}:{self.dashboard_port}"
+
+    def start(self) -> None:
+        """Return once the cluster takes jobs. Raises UserError with Ray's own words where it does not come up."""
+        log = self.directory / "start.log"
+        command = [
+            self.ray, "start", "--head", "--block", "--disable-usage-stats",
+            f"--node-ip-address={NODE_ADDRESS}", f"--port={self.port}",
+            f"--dashboard-host={LOOPBACK}", f"--dashboard-port={self.dashboard_port}",
+            f"--temp-dir={self.directory}", f"--resources={json.dumps({'accelerator_slots': self.slots})}",
+        ]  # fmt: skip
+        with log.open("wb") as output:
+            # A session of its own: Ctrl-C in the terminal reaches the command that owns the cluster, which stops it in order.
+            self._process = subprocess.Popen(
+                command, env=self.environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+            )
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while is_free(self.dashboard_port):
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise UserError(f"Ray did not start: {' '.join(log.read_text(errors='replace').split())[-600:]}")
+            time.sleep(0.2)
+
+    def stop(self) -> None:
+        """End the cluster's processes, gently first."""
+        if self._process is not None:
+            cluster = self._processes()
+            self._process.terminate()  # `ray start --block` ends its children in order
+            _, left = psutil.wait_procs(cluster, STOP_TIMEOUT_S)
+            for process in left:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+            psutil.wait_procs(left, STOP_TIMEOUT_S)
+            self._process = None
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def __enter__(self) -> LocalRay:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def ray(self) -> str:
+        return str(Path(sys.executable).with_name("ray"))
+
+    def _processes(self) -> list[psutil.Process]:
+        """`ray start` and everything below it, workers included."""
+        found = {}
+        with contextlib.suppress(psutil.NoSuchProcess):
+            root = psutil.Process(self._process.pid)
+            found = {process.pid: process for process in [root, *root.children(recursive=True)]}
+        return list(found.values())
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex((LOOPBACK, port)) != 0
+
+
+def free_port(candidates: range) -> int:
+    for port in candidates:
+        if is_free(port):
+            return port
+    raise UserError(f"no port from {candidates.start} to {candidates.stop - 1} is free on this machine")

@@ -1,0 +1,87 @@
+"""From an installed environment to a finished run: model, warm start, local Ray, job, report. Stops what it started.
+
+Called by `launch/quickstart.sh`, which sets up the environment first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from launch.command import run_command
+from launch.local_ray import LocalRay
+from rl_system.config.load import load_config
+
+JOB_STOP_TIMEOUT_S = 90.0
+DEFAULT_CONFIG = Path(__file__).parent.parent / "configs" / "tau2_mock_cpu.yaml"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="bash launch/quickstart.sh",
+        description="Train a small model on τ²-bench on this machine; further --section.key value go to the run.",
+    )
+    parser.add_argument("--config", type=Path, default=DEFAULT_CONFIG)
+    parser.add_argument("--dashboard-port", type=int, help="of the local Ray cluster (default: a free one)")
+    options, overrides = parser.parse_known_args(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    return run_command(lambda: quickstart(options, overrides))
+
+
+def quickstart(options: argparse.Namespace, overrides: list[str]) -> int:
+    config = load_config(options.config, overrides)
+    run = [sys.executable, "-m", "launch.train", "--config", str(options.config.absolute()), *overrides]
+    say(f"run {config.name}, {config.steps} policy updates, into {config.directory}")
+    step("model", [sys.executable, "-m", "launch.prepare_model", config.model.path], unless=Path(config.model.path).is_dir())
+    step("configuration", [*run, "--dry-run"], quiet=True)
+    step("warm start", [sys.executable, "-m", "launch.warm_start", *run[3:]], unless=not config.warm_start.enabled)
+    say("local Ray")
+    with LocalRay(config.allocation.accelerators, options.dashboard_port) as cluster:
+        say(f"submitting the run; dashboard {cluster.dashboard} (the token is in RAY_AUTH_TOKEN of the job)")
+        return submit(cluster, run)
+
+
+def submit(cluster: LocalRay, run: list[str]) -> int:
+    """Submit the run, follow its log to the end, and stop it in order if this process is stopped."""
+    job = f"quickstart-{os.getpid()}-{int(time.time())}"
+    client = cluster.environment | {"RAY_ADDRESS": cluster.dashboard}
+    columns = shutil.get_terminal_size().columns
+    following = subprocess.Popen(
+        [cluster.ray, "job", "submit", "--submission-id", job, "--log-style=record", "--", "env",
+         f"COLUMNS={columns}", "--chdir", os.getcwd(), *run],
+        env=client, start_new_session=True,
+    )  # fmt: skip
+    try:
+        return following.wait()
+    except KeyboardInterrupt:
+        say("stopping the run")
+        subprocess.run([cluster.ray, "job", "stop", job], env=client, timeout=JOB_STOP_TIMEOUT_S, check=False)
+        raise
+    finally:
+        if following.poll() is None:
+            following.terminate()
+            following.wait()
+
+
+def step(name: str, command: list[str], *, unless: bool = False, quiet: bool = False) -> None:
+    """Run one command of the way; its failure ends this one with the same exit code."""
+    if unless:
+        return
+    say(name)
+    done = subprocess.run(command, stdout=subprocess.DEVNULL if quiet else None, check=False)
+    if done.returncode:
+        sys.exit(done.returncode)
+
+
+def say(text: str) -> None:
+    print(f"quickstart: {text}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

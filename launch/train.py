@@ -1,0 +1,111 @@
+"""Train: what `ray job submit` starts.
+
+    python -m launch.train --config configs/tau2_mock_cpu.yaml [--section.key value …] [--dry-run] [--resume]
+
+Runs on the Ray cluster of RAY_ADDRESS (set inside a Ray job), or on a private one that it starts and stops. Ends cleanly
+on Ctrl-C, `ray job stop` and SIGTERM: actors are closed, metrics up to then are on disk.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import signal
+import sys
+from pathlib import Path
+
+import yaml
+
+from launch.command import STOPPED, run_command
+from rl_system.config.load import load_config
+from rl_system.config.run import RunConfig
+from rl_system.preflight import Preflight, preflight
+from rl_system.tracking.report import write_report
+from rl_system.tracking.tracker import Tracker
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m launch.train", description=__doc__.split("\n")[0])
+    parser.add_argument("--config", type=Path, required=True, help="a file of configs/")
+    parser.add_argument("--dry-run", action="store_true", help="print the resolved configuration and the placement")
+    parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint of the run")
+    options, overrides = parser.parse_known_args(arguments)
+    return run_command(lambda: launch(options, overrides))
+
+
+def launch(options: argparse.Namespace, overrides: list[str]) -> int:
+    config = load_config(options.config, overrides)
+    checked = prepare(config, resume=options.resume)
+    if options.dry_run:
+        show(config, checked)
+        return 0
+    return asyncio.run(run(config, checked))
+
+
+def prepare(config: RunConfig, *, resume: bool) -> Preflight:
+    """Check everything that can be checked now; make the warm-started model first where one is asked for."""
+    checked = preflight(config, resume=resume)
+    if config.warm_start.enabled and checked.resumed is None:
+        from rl_system.training.warm_start import ensure_warm_start
+
+        directory = ensure_warm_start(config)
+        warm = config.model_copy(update={"model": config.model.model_copy(update={"path": str(directory)})})
+        checked = preflight(warm, resume=resume)
+    return checked
+
+
+def show(config: RunConfig, checked: Preflight) -> None:
+    from actors.cluster import describe_placement
+
+    print(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False), end="")
+    print(f"# model directory: {checked.model_directory}")
+    print(f"# tasks: {checked.train_tasks} to train on, {checked.evaluation_tasks} to evaluate on")
+    print(f"# first prompt: up to {checked.prompt_tokens} tokens; memory: about {checked.memory_gib:.1f} GiB")
+    for line in describe_placement(config).splitlines():
+        print(f"# {line}")
+
+
+async def run(config: RunConfig, checked: Preflight) -> int:
+    """The run from an empty cluster to its report. Returns the exit code."""
+    from actors.cluster import Accelerators, connect, disconnect
+    from actors.run import Run
+
+    stop = asyncio.Event()
+    connect(config)
+    for number in (signal.SIGINT, signal.SIGTERM):  # after Ray, which installs handlers of its own
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    try:
+        accelerators = await Accelerators.reserve(config)
+        directory = config.directory
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / "config.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
+        resume_step = checked.resumed.step if checked.resumed else None
+        with Tracker(config, resume_step=resume_step) as tracker:
+            run = Run(config, checked.model_directory, checked.vocabulary, accelerators, tracker, checked.resumed)
+            try:
+                stopped = await until(stop, run.supervise())
+            finally:
+                await run.close()
+    finally:
+        disconnect()
+    print(f"{'stopped' if stopped else 'done'}: {directory}, report {write_report(directory)}")
+    return STOPPED if stopped else 0
+
+
+async def until(stop: asyncio.Event, work) -> bool:
+    """Await `work` unless `stop` is set first; then cancel it. Whether it was stopped. Errors of `work` are raised."""
+    working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
+    await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if working.done():
+        await working
+        return False
+    working.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await working
+    return True
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,152 @@
+"""What can be known to be wrong before anything expensive starts: no Ray, no engine, no weights are loaded here.
+
+Every check raises a `UserError` of one paragraph. What passes here can still fail later, but not for a reason that was already
+visible in the configuration, on the disk or in the size of this machine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import torch
+from safetensors import safe_open
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from envs.registry import list_tasks, make_environment
+from rl_system.chat.renderer import Renderer
+from rl_system.config.run import RunConfig
+from rl_system.errors import UserError
+from rl_system.executor.models import check_supported
+from rl_system.records import Task
+from rl_system.training.checkpoint_directory import latest_checkpoint, open_checkpoint
+from rl_system.training.loading import check_context, load_tokenizer
+from rl_system.training.prepared import model_directory
+from rl_system.training.run_state import RunState
+
+GIB = 1 << 30
+PROCESS_GIB = 0.6
+"""Of one worker process beside its model: the interpreter, torch and vLLM."""
+OPENINGS_CHECKED = 16
+"""Tasks of each split whose first prompt is measured. The tasks of a domain share nearly all of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preflight:
+    """What was found on the way. vocabulary: size, in tokens. prompt_tokens: longest first prompt that was measured."""
+
+    model_directory: Path
+    vocabulary: int
+    train_tasks: int
+    evaluation_tasks: int
+    prompt_tokens: int
+    memory_gib: float
+    resumed: RunState | None
+
+
+def preflight(config: RunConfig, *, resume: bool = False) -> Preflight:
+    """Check `config` against this machine and its files."""
+    directory = model_directory(config.model.path)
+    check_context(config.model, directory)
+    model = AutoConfig.from_pretrained(directory, local_files_only=True)
+    with torch.device("meta"):  # the architecture alone, without memory for its parameters
+        check_supported(AutoModelForCausalLM.from_config(model))
+    splits = [config.environment.split]
+    if config.evaluation.before or config.evaluation.after or config.evaluation.every:
+        splits.append(config.evaluation.split)
+    tasks = {split: list_tasks(config.environment, split) for split in splits}
+    for split, found in tasks.items():
+        if not found:
+            raise UserError(f"environment.domain {config.environment.domain!r} has no task in split {split!r}")
+    prompt_tokens = check_prompts(config, [task for found in tasks.values() for task in found[:OPENINGS_CHECKED]])
+    memory = check_memory(config, directory)
+    resumed = find_state(config, resume)
+    if resumed is not None:
+        directory = resumed.path / "model"
+    return Preflight(
+        model_directory=directory,
+        vocabulary=model.get_text_config().vocab_size,
+        train_tasks=len(tasks[splits[0]]),
+        evaluation_tasks=len(tasks[splits[-1]]) if len(splits) > 1 else 0,
+        prompt_tokens=prompt_tokens,
+        memory_gib=memory,
+        resumed=resumed,
+    )
+
+
+def check_prompts(config: RunConfig, tasks: list[Task]) -> int:
+    """Longest first prompt of `tasks`, in tokens. UserError where it leaves no room for an answer."""
+    renderer = Renderer(
+        load_tokenizer(config.model), tool_format=config.model.tool_format, chat_template=config.model.chat_template
+    )
+    longest = 0
+    for task in tasks:
+        environment = make_environment(config.environment, task)
+        try:
+            environment.reset()
+            dialogue = renderer.dialogue(environment.observe().messages, environment.tools())
+        finally:
+            environment.close()
+        longest = max(longest, len(dialogue.prompt_ids))
+    if longest >= config.model.max_model_len:
+        raise UserError(
+            f"model.max_model_len is {config.model.max_model_len}, but the first prompt of a task of domain "
+            f"{config.environment.domain!r} has {longest} tokens; use at least "
+            f"{longest + config.rollout.sampling.max_new_tokens} (prompt and rollout.sampling.max_new_tokens)"
+        )
+    return longest
+
+
+def check_memory(config: RunConfig, directory: Path) -> float:
+    """GiB that the run needs on this machine, roughly. UserError where that is more than is available.
+
+    Counts what is certain: a trainer's parameters, gradients and two AdamW moments (and float32 masters where it computes
+    in less), the engines' parameters and K/V caches, one set of parameters in the object store and one in shared memory.
+    """
+    parameters = sum(
+        torch.Size(weights.get_slice(name).get_shape()).numel()
+        for file in sorted(directory.glob("*.safetensors"))
+        for weights in [safe_open(file, framework="pt")]
+        for name in weights.keys()  # noqa: SIM118, not a dict
+    )
+    width = {"float64": 8, "float32": 4, "bfloat16": 2}[config.model.dtype]
+    state = {"float64": 3 * 8, "float32": 3 * 4, "bfloat16": 4 * 4}[config.model.dtype]
+    allocation, engine = config.allocation, config.rollout.engine
+    needed = PROCESS_GIB * (allocation.accelerators + 2)
+    needed += 2 * parameters * width / GIB
+    if config.model.device == "cpu":
+        needed += allocation.trainer * parameters * (width + state) / GIB
+        needed += allocation.rollout * (parameters * width / GIB + (engine.kv_cache_gib or 0))
+    available = psutil.virtual_memory().available / GIB
+    if needed > available:
+        raise UserError(
+            f"the run needs about {needed:.1f} GiB of memory and {available:.1f} GiB are available: model.path "
+            f"{config.model.path!r} has {parameters / 1e6:.0f} million parameters in {config.model.dtype}, "
+            f"allocation.trainer {allocation.trainer}, allocation.rollout {allocation.rollout}, "
+            f"rollout.engine.kv_cache_gib {engine.kv_cache_gib}; use a smaller model or fewer workers"
+        )
+    return needed
+
+
+def find_state(config: RunConfig, resume: bool) -> RunState | None:
+    """The state to go on from; None for a fresh run. UserError where the run directory does not fit the wish."""
+    directory, latest = config.directory, latest_checkpoint(config.directory / "checkpoints")
+    if not resume:
+        if (directory / "metrics.jsonl").exists() or latest is not None:
+            raise UserError(
+                f"{directory} holds a run already; add --resume to go on with it, or give this run another name "
+                "(--name)"
+            )
+        return None
+    if latest is None:
+        raise UserError(
+            f"--resume: {directory} holds no checkpoint to go on from; start without --resume, under another --name "
+            "if the directory is not empty"
+        )
+    state = RunState.of(open_checkpoint(latest, config.name))
+    if state.step >= config.steps:
+        raise UserError(
+            f"--resume: {directory} has done {state.step} of steps {config.steps} already; ask for more --steps"
+        )
+    return state

@@ -1,0 +1,140 @@
+"""What a person gets wrong is one paragraph and exit code 2, before Ray or vLLM start."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from launch import train
+
+CONFIG = Path(__file__).parents[2] / "configs" / "tau2_mock_cpu.yaml"
+
+
+@pytest.fixture
+def refusal(capsys, tmp_path, chat_model, monkeypatch):
+    """Starts the default run with a tiny model and some overrides, and returns the message that it ends with."""
+
+    def start(*overrides: str) -> str:
+        base = ["--config", str(CONFIG), "--model.path", str(chat_model), "--output", str(tmp_path)]
+        code = train.main([*base, "--warm_start.enabled", "false", *overrides])
+        captured = capsys.readouterr()
+        assert code == 2, captured
+        assert captured.err.startswith("error: ") and captured.err.count("\n") == 1 and "Traceback" not in captured.err
+        assert "ray" not in sys.modules or not sys.modules["ray"].is_initialized()
+        return captured.err
+
+    return start
+
+
+def test_a_wrong_model_path_is_named(refusal):
+    text = refusal("--model.path", "/no/such/model")
+    assert "model.path" in text and "/no/such/model" in text
+
+
+def test_a_directory_that_holds_no_model_is_named(refusal, tmp_path):
+    assert str(tmp_path) in refusal("--model.path", str(tmp_path))
+
+
+def test_an_unknown_domain_is_refused_with_the_domains_there_are(refusal):
+    text = refusal("--environment.domain", "hotel")
+    assert "environment.domain" in text and "'hotel'" in text and "retail" in text
+
+
+def test_an_unknown_task_split_is_refused_with_the_splits_there_are(refusal):
+    text = refusal("--environment.split", "validation")
+    assert "'validation'" in text and "train" in text and "test" in text
+
+
+def test_an_unknown_evaluation_split_is_refused_too(refusal):
+    assert "'tset'" in refusal("--evaluation.split", "tset")
+
+
+def test_a_misspelt_key_is_refused_with_the_one_that_was_meant(refusal):
+    text = refusal("--rollout.groupsize", "4")
+    assert "rollout.groupsize" in text and "did you mean rollout.group_size?" in text
+
+
+def test_a_group_of_one_is_refused_with_group_normalisation(refusal):
+    assert "rollout.group_size is 1" in refusal("--rollout.group_size", "1")
+
+
+def test_a_context_shorter_than_a_prompt_is_refused_with_the_length_that_is_needed(refusal):
+    text = refusal("--model.max_model_len", "256")
+    assert "model.max_model_len is 256" in text and "use at least" in text
+
+
+def test_a_context_longer_than_the_models_is_refused(refusal):
+    assert "model.max_model_len is 4096" in refusal("--model.max_model_len", "4096")
+
+
+def test_too_little_memory_is_told_before_anything_starts(refusal):
+    text = refusal("--rollout.engine.kv_cache_gib", "100000")
+    assert "GiB" in text and "rollout.engine.kv_cache_gib 100000" in text
+
+
+def test_a_model_that_the_executor_cannot_run_is_refused(refusal, tmp_path, chat_model):
+    windowed = tmp_path / "windowed"
+    shutil.copytree(chat_model, windowed)
+    config = json.loads((windowed / "config.json").read_text())
+    config |= {"model_type": "mistral", "architectures": ["MistralForCausalLM"], "sliding_window": 128}
+    (windowed / "config.json").write_text(json.dumps(config))
+    assert "sliding window" in refusal("--model.path", str(windowed))
+
+
+def test_a_fresh_run_in_the_directory_of_another_is_refused(refusal, tmp_path):
+    (tmp_path / "tau2_mock_cpu").mkdir()
+    (tmp_path / "tau2_mock_cpu" / "metrics.jsonl").write_text("{}\n")
+    assert "--resume" in refusal()
+
+
+def test_resuming_what_never_ran_is_refused(refusal):
+    assert "no checkpoint" in refusal("--resume")
+
+
+def test_an_objective_that_does_not_exist_is_refused_with_those_that_do(refusal):
+    text = refusal("--algorithm.objective", "ppo2")
+    assert "'ppo2'" in text and "decoupled_ppo" in text
+
+
+def test_moving_accelerators_by_itself_is_refused_as_long_as_a_run_cannot(refusal):
+    assert "allocation.mode" in refusal("--allocation.mode", "auto")
+
+
+def test_a_port_that_is_taken_is_told():
+    import socket
+
+    from launch.local_ray import LocalRay
+    from rl_system.errors import UserError
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(UserError, match=f"--dashboard-port {port} is in use"):
+            LocalRay(slots=2, dashboard_port=port)
+
+
+def test_as_a_command_a_mistake_is_one_line_on_standard_error_and_exit_code_2(tmp_path):
+    broken = tmp_path / "broken.yaml"
+    broken.write_text("name: x\nrolout: {}\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "launch.train", "--config", str(broken)], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.count("\n") == 1 and "rolout" in done.stderr
+
+
+def test_a_dry_run_prints_a_configuration_that_loads_to_itself_and_the_placement(capsys, tmp_path, chat_model):
+    import yaml
+
+    arguments = ["--config", str(CONFIG), "--model.path", str(chat_model), "--output", str(tmp_path), "--dry-run"]
+    assert train.main([*arguments, "--warm_start.enabled", "false", "--rollout.group_size", "5"]) == 0
+    out = capsys.readouterr().out
+    printed = tmp_path / "printed.yaml"
+    printed.write_text(out)
+    assert yaml.safe_load(out)["rollout"]["group_size"] == 5
+    assert "rollout worker 0" in out and "trainer 0" in out
+    assert train.main(["--config", str(printed), "--dry-run"]) == 0
+    assert yaml.safe_load(capsys.readouterr().out) == yaml.safe_load(out)
+    assert list(tmp_path.glob("tau2_mock_cpu")) == []
