@@ -55,11 +55,8 @@ class RolloutWorker:
         """
         if self._config.weights.transport == "directory":
             return await self._session.load_directory(Path(weights.chunks[0]), weights.version)
-        arrays: dict[str, np.ndarray] = {}
-        for chunk in await asyncio.gather(*map(_value_of, weights.chunks)):
-            arrays |= chunk
-        name = f"{weights.version}-{weights.checksum}"
-        return await self._session.load_arrays(arrays, weights.version, name)
+        chunks = await asyncio.gather(*map(_value_of, weights.chunks))
+        return await self._session.load_chunks(chunks, weights.version, weights.checksum)
 
     async def prompt_logprobs(self, token_ids: np.ndarray) -> np.ndarray:
         """float32 [tokens]: the engine's logprob of each token given those before it, at temperature 1; 0 at 0."""

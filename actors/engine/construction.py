@@ -15,6 +15,7 @@ from vllm.config import WeightTransferConfig
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from actors.engine import weight_transfer
+from actors.engine.gauge import SchedulerGauge
 from rl_system.config.run import RunConfig
 
 GIB = 2**30
@@ -49,9 +50,10 @@ def engine_arguments(model_directory: Path, config: RunConfig, seed: int) -> dic
     return arguments
 
 
-def make_engine(model_directory: Path, config: RunConfig, seed: int) -> AsyncLLM:
-    """Start an engine and wait until it can serve. Blocks for seconds to minutes."""
-    return AsyncLLM.from_engine_args(AsyncEngineArgs(**engine_arguments(model_directory, config, seed)))
+def make_engine(model_directory: Path, config: RunConfig, seed: int, gauge: SchedulerGauge) -> AsyncLLM:
+    """Start an engine that reports to `gauge`, and wait until it can serve. Blocks for seconds to minutes."""
+    arguments = AsyncEngineArgs(**engine_arguments(model_directory, config, seed))
+    return AsyncLLM.from_engine_args(arguments, stat_loggers=[gauge])
 
 
 def engine_seed(seed: int, worker: int, version: int) -> int:

@@ -10,15 +10,18 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from vllm import RequestOutput, SamplingParams, TokensPrompt
+from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
 from actors.engine.construction import engine_seed, make_engine
 from actors.engine.errors import EngineBroken, PromptTooLong
+from actors.engine.gauge import SchedulerGauge
+from actors.engine.run_memory import claim_shared_memory, leave_run_directory, run_directory
 from actors.engine.sampling import (
     prompt_logprobs_of,
     sampling_parameters,
@@ -26,11 +29,21 @@ from actors.engine.sampling import (
     stop_token_ids,
     turn_of,
 )
-from actors.engine.updates import check_arrays, check_shapes, parameter_shapes, safetensors_files, swap_weights
+from actors.engine.updates import (
+    check_arrays,
+    check_shapes,
+    check_sum,
+    parameter_shapes,
+    safetensors_files,
+    swap_weights,
+)
 from actors.engine.usage import EngineUsage
-from actors.engine.weight_file import run_directory, weight_file
+from actors.engine.weight_file import weight_file
 from rl_system.config.run import RunConfig
 from rl_system.records import Turn
+
+
+Chunk = Mapping[str, np.ndarray]
 
 
 class EngineSession:
@@ -42,21 +55,25 @@ class EngineSession:
     def __init__(self, model_directory: Path, config: RunConfig, version: int, index: int) -> None:
         self.version = version
         self._config = config
+        self._shared_memory = run_directory(config.directory)
         self._shapes = parameter_shapes(safetensors_files(model_directory))
         self._stop_ids = stop_token_ids(model_directory)
-        self._engine = make_engine(model_directory, config, engine_seed(config.seed, index, version))
+        self._gauge = SchedulerGauge()
+        self._engine = make_engine(model_directory, config, engine_seed(config.seed, index, version), self._gauge)
         self._request_ids = itertools.count()
         self._labelled = False
         self._update_lock = asyncio.Lock()
         self._requests: set[asyncio.Task] = set()
         self._broken: Exception | None = None
         self.usage = EngineUsage()
+        claim_shared_memory(self._shared_memory, config.weights.timeout_s)
 
     async def label(self) -> None:
-        """Give the engine its first version. Idempotent; nothing is sampled before."""
-        if not self._labelled:
-            await self._engine.update_weight_version(str(self.version))
-            self._labelled = True
+        """Give the engine its first version. Idempotent; nothing is sampled before, and never during a swap."""
+        async with self._update_lock:
+            if not self._labelled:
+                await self._engine.update_weight_version(str(self.version))
+                self._labelled = True
 
     async def generate(self, prompt_ids: np.ndarray, max_new_tokens: int, temperature: float) -> Turn:
         """Sample one response. Raises PromptTooLong, EngineBroken; cancelling it takes the request out of the engine."""
@@ -72,13 +89,15 @@ class EngineSession:
         self._require_fit(len(token_ids), 1)
         return prompt_logprobs_of(await self._request(token_ids, scoring_parameters()))
 
-    async def load_arrays(self, arrays: Mapping[str, np.ndarray], version: int, name: str) -> dict[str, float]:
-        """Swap to `arrays` through a file in shared memory. `name` tells them from other updates of this run."""
-        check_arrays(arrays, self._shapes)
-        directory, timeout = run_directory(self._config.directory), self._config.weights.timeout_s
+    async def load_chunks(self, chunks: Sequence[Chunk], version: int, checksum: str) -> dict[str, float]:
+        """Swap to the arrays of `chunks` through a file in shared memory."""
         started = time.monotonic()
+        arrays = {name: array for chunk in chunks for name, array in chunk.items()}
+        check_arrays(arrays, self._shapes)
+        if self._config.weights.verify:
+            await asyncio.to_thread(check_sum, chunks, checksum)
         async with self._update_lock:
-            file = weight_file(directory, name, arrays, timeout)
+            file = weight_file(self._shared_memory, f"{version}-{checksum}", arrays, self._config.weights.timeout_s)
             path = await asyncio.to_thread(file.__enter__)
             try:
                 return await self._swap([path], version, started)
@@ -95,12 +114,13 @@ class EngineSession:
 
     def statistics(self) -> dict[str, Any]:
         """Totals since the start, and the version that is served."""
-        return {"version": self.version, **self.usage.report()}
+        return {"version": self.version, **self.usage.report(), **self._gauge.report(self.usage.requests)}
 
     async def close(self) -> None:
-        """Stop the engine and fail what is still in it."""
+        """Stop the engine and fail what is still in it. Idempotent."""
         self._break(EngineBroken("the rollout worker was closed"))
         await asyncio.to_thread(self._engine.shutdown)
+        await asyncio.to_thread(leave_run_directory, self._shared_memory, self._config.weights.timeout_s)
 
     async def _swap(self, paths: list[Path], version: int, started: float) -> dict[str, float]:
         self._require_whole()
@@ -108,12 +128,11 @@ class EngineSession:
         try:
             async with asyncio.timeout(self._config.weights.timeout_s):
                 await swap_weights(self._engine, paths, version)
-        except TimeoutError:
-            self._break(EngineBroken(f"loading version {version} took over {self._config.weights.timeout_s} s"))
-            raise self._broken from None
-        except EngineBroken as broken:
-            self._break(broken)
-            raise
+        except (EngineBroken, TimeoutError, asyncio.CancelledError) as failure:
+            self._break(EngineBroken(f"loading version {version} did not finish: {failure!r}"))
+            if isinstance(failure, asyncio.CancelledError):
+                raise
+            raise self._broken from failure
         self.version, self._labelled = version, True
         now = time.monotonic()
         self.usage.updated(seconds=now - started, paused=now - paused)
@@ -121,7 +140,8 @@ class EngineSession:
 
     async def _request(self, token_ids: np.ndarray, parameters: SamplingParams) -> RequestOutput:
         self._require_whole()
-        await self.label()
+        if not self._labelled:
+            await self.label()
         request = asyncio.ensure_future(self._run(token_ids, parameters))
         self._requests.add(request)
         self.usage.request_started()
@@ -134,7 +154,11 @@ class EngineSession:
             raise
         except TimeoutError:
             limit = self._config.rollout.request_timeout_s
-            raise EngineBroken(f"a request took over rollout.request_timeout_s {limit} s") from None
+            self._break(EngineBroken(f"a request took over rollout.request_timeout_s {limit} s"))
+            raise self._broken from None
+        except (EngineDeadError, EngineGenerateError) as failure:
+            self._break(EngineBroken(f"the engine failed: {failure!r}"))
+            raise self._broken from failure
         finally:
             self._requests.discard(request)
             self.usage.request_ended()

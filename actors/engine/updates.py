@@ -1,7 +1,7 @@
 """Swapping a running engine's weights, all or nothing.
 
 Owns the order of a swap and what a failure in each of its steps means. Everything that can be wrong with the weights
-is found before the engine is paused (`check_arrays`): the update is refused, and the old version goes on serving. From
+is found before the engine is paused (`check_…`): the update is refused, and the old version goes on serving. From
 the moment the engine starts loading there is no way back to the old weights, so a failure there breaks the worker.
 
 Requests in flight stay: they stop between two decode steps, their keys and values are computed again under the new
@@ -19,6 +19,8 @@ from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from actors.engine.errors import EngineBroken, WeightsRejected
+from actors.engine.weight_file import SAFETENSORS_DTYPES
+from rl_system.training.weights import weights_checksum
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -58,7 +60,18 @@ def check_shapes(sent: Mapping[str, tuple[int, ...]], expected: Shapes) -> None:
 
 
 def check_arrays(arrays: Mapping[str, np.ndarray], expected: Shapes) -> None:
+    """Refuse arrays that are not the model's parameters, or that the engine's file cannot hold."""
     check_shapes({name: array.shape for name, array in arrays.items()}, expected)
+    foreign = sorted({array.dtype.name for array in arrays.values()} - SAFETENSORS_DTYPES.keys())
+    if foreign:
+        raise WeightsRejected(f"weights of dtype {foreign} cannot be sent; use one of {list(SAFETENSORS_DTYPES)}")
+
+
+def check_sum(chunks: Sequence[Mapping[str, np.ndarray]], sent: str) -> None:
+    """Refuse chunks that are not, bit for bit and in order, what was sent."""
+    arrived = weights_checksum(chunks)
+    if arrived != sent:
+        raise WeightsRejected(f"the weights that arrived have checksum {arrived}, those sent had {sent or 'none'}")
 
 
 async def swap_weights(engine: AsyncLLM, paths: Sequence[Path], version: int) -> None:

@@ -1,60 +1,47 @@
 """The file in shared memory through which weights reach the engines of one node.
 
 The object store keeps one copy of new weights a node, but only Ray's own processes can map it; an engine's process
-cannot. So the first worker of a node that gets an update writes it into one file in shared memory, all engines of the
-node map that file, and the last one that is done removes it.
+cannot. So the first worker of a node that gets an update writes it into one file in the run's shared memory, all
+engines of the node map that file, and the last one that is done removes it.
 
 Invariants: a file under its final name is complete (written aside, then renamed). A file exists only while an update
-that needs it runs. Nothing outside the run's own directory is ever touched.
+that needs it runs; what a killed worker left is removed with the next update.
 """
 
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import os
-import shutil
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
+from actors.engine.run_memory import locked
 from rl_system.errors import UserError
 
-SHARED_MEMORY = Path("/dev/shm")
-PREFIX = "rl-system-"
-LOCK_POLL_S = 0.02
+SUFFIX = ".safetensors"
+UNFINISHED = ".part"
 
 SAFETENSORS_DTYPES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 """numpy's name of a dtype (bfloat16: that of ml_dtypes) to that of the file format."""
-
-
-def run_directory(run: Path) -> Path:
-    """The directory in shared memory that belongs to the run in directory `run`, and to no other."""
-    digest = hashlib.sha256(str(run.resolve()).encode()).hexdigest()[:16]
-    return SHARED_MEMORY / f"{PREFIX}{digest}"
-
-
-def remove_run_directory(run: Path) -> None:
-    """Remove what the workers of `run` may have left in shared memory, on this node. Only when none of them lives."""
-    shutil.rmtree(run_directory(run), ignore_errors=True)
 
 
 @contextmanager
 def weight_file(directory: Path, name: str, arrays: Mapping[str, np.ndarray], timeout_s: float) -> Iterator[Path]:
     """A safetensors file that holds `arrays`, shared with the other workers of this node that ask for `name`.
 
-    `name` has to identify the contents. Raises TimeoutError if another worker holds the directory for `timeout_s`.
+    `name` has to identify the contents. Raises WeightsRejected if another worker holds the directory for over
+    `timeout_s`, UserError where shared memory is too small.
     """
-    directory.mkdir(mode=0o700, exist_ok=True)
-    path = directory / f"{name}.safetensors"
-    with _locked(directory / "lock", timeout_s):
+    path = directory / f"{name}{SUFFIX}"
+    with locked(directory, timeout_s):
+        _remove_unread(directory, keep=path)
         if not path.exists():
             _require_room(directory, arrays)
-            written = path.with_suffix(f".{os.getpid()}")
+            written = path.with_suffix(UNFINISHED)
             write_safetensors(written, arrays)
             written.rename(path)
         reader = os.open(path, os.O_RDONLY)
@@ -62,10 +49,9 @@ def weight_file(directory: Path, name: str, arrays: Mapping[str, np.ndarray], ti
     try:
         yield path
     finally:
-        with _locked(directory / "lock", timeout_s):
-            if _last_reader(reader):
-                path.unlink(missing_ok=True)
+        with locked(directory, timeout_s):
             os.close(reader)
+            _remove_unread(directory)
 
 
 def write_safetensors(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
@@ -84,31 +70,25 @@ def write_safetensors(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
             file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 
 
-def _last_reader(reader: int) -> bool:
-    """Whether no other worker reads the file: a shared lock turns exclusive only where it is the only one."""
+def _remove_unread(directory: Path, keep: Path | None = None) -> None:
+    """Remove weight files that no worker reads, and unfinished ones. The caller holds the directory."""
+    for path in directory.glob(f"*{UNFINISHED}"):
+        path.unlink()
+    for path in directory.glob(f"*{SUFFIX}"):
+        if path != keep and not _is_read(path):
+            path.unlink()
+
+
+def _is_read(path: Path) -> bool:
+    """Whether a worker holds its shared lock on `path`. Locks of dead processes are gone."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        fcntl.flock(reader, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        return False
-    return True
-
-
-@contextmanager
-def _locked(path: Path, timeout_s: float) -> Iterator[None]:
-    descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
-    deadline = time.monotonic() + timeout_s
-    try:
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise TimeoutError(f"another worker has held {path} for {timeout_s} s") from None
-                time.sleep(LOCK_POLL_S)
-        yield
+        return True
     finally:
         os.close(descriptor)
+    return False
 
 
 def _require_room(directory: Path, arrays: Mapping[str, np.ndarray]) -> None:
@@ -117,7 +97,7 @@ def _require_room(directory: Path, arrays: Mapping[str, np.ndarray]) -> None:
     free = status.f_bavail * status.f_frsize
     if needed > free:
         raise UserError(
-            f"weights.transport 'object_store' needs {needed / 2**20:.0f} MiB of shared memory in {SHARED_MEMORY}, "
-            f"which has {free / 2**20:.0f} MiB left; make it larger (containers: --shm-size) or use "
-            "weights.transport 'directory'"
+            f"weights.transport 'object_store' needs {needed / 2**20:.0f} MiB of shared memory, but {directory.parent} "
+            f"has {free / 2**20:.0f} MiB left; make it larger (containers: --shm-size) or use weights.transport "
+            "'directory'"
         )
