@@ -21,14 +21,32 @@ EPSILON = 1e-8
 """Keeps the quotient finite where all advantages agree."""
 
 
-def prepare_batch(batch: TrainBatch, config: AlgorithmConfig) -> TrainBatch:
-    """Everything that must see the whole step, in order: batch normalisation of advantages, then loss weights."""
+def prepare_batch(batch: TrainBatch, config: AlgorithmConfig, version: int | None = None) -> TrainBatch:
+    """Everything that must see the whole step, in order: the staleness mask, batch normalisation of advantages, loss weights.
+
+    version: of the policy that will be trained on it; needed for the staleness mask.
+    """
+    if config.mask_staleness_above is not None:
+        if version is None:
+            raise ValueError("algorithm.mask_staleness_above is set: prepare_batch needs the policy version")
+        batch = mask_stale(batch, version - config.mask_staleness_above)
     normalise = config.normalise_batch
     if normalise is None:
         normalise = registry.find("advantages", config.advantage).normalise_batch
     if normalise:
         batch = normalise_advantages(batch)
     return set_loss_weights(batch, config.aggregation, config.constant_length)
+
+
+def mask_stale(batch: TrainBatch, oldest: int) -> TrainBatch:
+    """`batch` with weight 0 on every token of a sequence that has a trained token of a version before `oldest`.
+
+    Whole sequences, so that a ratio of a sequence never rests on a part of it.
+    """
+    stale = batch.trained & (batch.versions < oldest)
+    sequence = np.repeat(np.arange(len(batch)), batch.lengths())
+    masked = np.bincount(sequence[stale], minlength=len(batch)) > 0
+    return replace(batch, weights=np.where(masked[sequence], 0.0, batch.weights))
 
 
 def normalise_advantages(batch: TrainBatch) -> TrainBatch:

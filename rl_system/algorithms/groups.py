@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rl_system.algorithms import registry
+from rl_system.algorithms.credit import turn_advantages
 from rl_system.algorithms.rewards import shaped_reward
 from rl_system.algorithms.sequences import contributes, sequences_of
 from rl_system.config.algorithm import AlgorithmConfig
@@ -48,7 +49,8 @@ def score_group(episodes: list[Episode], config: AlgorithmConfig) -> ScoredGroup
     sequences: list[Sequence] = []
     if signal or not config.drop_zero_signal:
         for episode, advantage in zip(episodes, advantages, strict=True):
-            sequences += sequences_of(episode, advantage, truncated=config.truncated)
+            per_turn = turn_advantages(advantage, len(episode.turns), config)
+            sequences += sequences_of(episode, per_turn, truncated=config.truncated)
     return ScoredGroup(
         sequences=sequences,
         rewards=np.array([episode.reward for episode in episodes], np.float64),

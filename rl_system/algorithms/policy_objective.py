@@ -1,6 +1,6 @@
-"""From a configuration to the loss of a batch: a surrogate, a correction of what was sampled by another policy, an entropy bonus.
+"""From a configuration to the loss of a batch: a surrogate, a correction of what another policy sampled, regularisers.
 
-    loss = Σ weight · (correction · surrogate − entropy_coefficient · entropy)
+    loss = Σ weight · (correction · surrogate + kl_coefficient · KL − entropy_coefficient · entropy)
 
 Pairs of weight 0 do not exist here: they are taken out before anything is computed, so that a NaN behind a mask reaches
 neither the loss nor a gradient nor a metric. Metrics carry their full names.
@@ -13,6 +13,7 @@ from dataclasses import fields
 import torch
 
 from rl_system.algorithms import registry
+from rl_system.algorithms.kl import needs_reference, reference_kl
 from rl_system.algorithms.metering import Meter
 from rl_system.algorithms.objective import Objective, Pairs
 from rl_system.algorithms.proximal import proximal_logprobs
@@ -40,7 +41,7 @@ class PolicyObjective:
         self._correction = registry.find("corrections", config.correction)
         corrected = self._surrogate.anchor is not None
         self.coupled: bool = self._surrogate.coupled or (corrected and self._correction.coupled)
-        self.needs_entropy: bool = config.entropy_coefficient != 0
+        self.needs_entropy: bool = config.measure_entropy or config.entropy_coefficient != 0
 
     def __call__(
         self, outputs: torch.Tensor, entropies: torch.Tensor | None, pairs: Pairs
@@ -49,12 +50,14 @@ class PolicyObjective:
         alive = pairs.weights.nonzero().squeeze(1)
         logprobs, pairs = outputs[alive], select(pairs, alive)
         loss = self._policy_loss(logprobs, pairs, meter)
-        if self._config.entropy_coefficient != 0:
+        if needs_reference(self._config):
+            loss = loss + self._config.kl_coefficient * reference_kl(logprobs, pairs, self._config, meter)
+        if self.needs_entropy:
             if entropies is None:
-                raise ValueError("the objective has an entropy bonus, but the executor gave no entropies")
-            loss = loss - self._config.entropy_coefficient * entropies[alive]
-        if entropies is not None:
+                raise ValueError("the objective needs entropies, but the executor gave none")
             meter.mean("train/entropy", entropies[alive])
+        if self._config.entropy_coefficient != 0:
+            loss = loss - self._config.entropy_coefficient * entropies[alive]
         return (pairs.weights * loss).sum(), meter.statistics()
 
     def _policy_loss(self, logprobs: torch.Tensor, pairs: Pairs, meter: Meter) -> torch.Tensor:

@@ -23,6 +23,11 @@ FIELDS: dict[Kind, str] = {
 """The configuration key that chooses among the implementations of a kind."""
 
 
+def kind_of(field: str) -> Kind:
+    """The kind of implementation that the configuration key `field` chooses."""
+    return next(kind for kind, chooses in FIELDS.items() if chooses == field)
+
+
 def names(kind: Kind) -> list[str]:
     """The implementations there are, sorted."""
     return sorted(module.name for module in pkgutil.iter_modules([str(Path(__file__).parent / kind)]))

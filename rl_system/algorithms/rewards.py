@@ -7,7 +7,7 @@ from rl_system.records import Episode
 
 
 def shaped_reward(episode: Episode, config: AlgorithmConfig) -> float:
-    """`reward · reward_scale + reward_offset − malformed_call_penalty · malformed calls`.
+    """`reward · reward_scale + reward_offset − malformed_call_penalty · malformed calls − length penalty`.
 
     The environment's reward counts as 0 where the episode was cut short and `truncated` is `zero_reward`: what it stood
     at when a budget ran out was never earned. The penalty is in units of the shaped reward.
@@ -15,5 +15,16 @@ def shaped_reward(episode: Episode, config: AlgorithmConfig) -> float:
     reward = episode.reward
     if not episode.ended.finished and config.truncated == "zero_reward":
         reward = 0.0
-    penalty = config.malformed_call_penalty * episode.counts.get("malformed_calls", 0)
-    return reward * config.reward_scale + config.reward_offset - penalty
+    malformed = config.malformed_call_penalty * episode.counts.get("malformed_calls", 0)
+    sampled = sum(len(turn.response_ids) for turn in episode.turns)
+    return reward * config.reward_scale + config.reward_offset - malformed - length_penalty(sampled, config)
+
+
+def length_penalty(sampled: int, config: AlgorithmConfig) -> float:
+    """From 0 at `length_penalty_start` sampled tokens, in proportion, to `length_penalty` at `length_penalty_full` and beyond:
+    the soft overlong punishment of DAPO (arXiv 2503.14476, eq. 13).
+    """
+    if config.length_penalty == 0:
+        return 0.0
+    start, full = config.length_penalty_start, config.length_penalty_full
+    return config.length_penalty * min(max((sampled - start) / (full - start), 0.0), 1.0)

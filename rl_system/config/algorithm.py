@@ -1,6 +1,6 @@
 from typing import Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from rl_system.algorithms import registry
 from rl_system.config.section import Section
@@ -18,17 +18,29 @@ class AlgorithmConfig(Section):
     estimator's paper does it."""
     drop_zero_signal: bool = True
     """Drop groups whose members all earned the same, where the estimator compares members."""
+    credit: Literal["last", "spread"] = "last"
+    """Where in an episode its advantage is earned: at the last turn, or in equal parts at every turn."""
+    turn_discount: float = Field(1.0, gt=0, le=1)
+    """A turn is credited with what is earned from it on, discounted by this for each turn in between."""
 
     objective: str = "decoupled_ppo"
     """Objective, by its name in `rl_system.algorithms.objectives`."""
-    clip_low: float = Field(0.2, ge=0, lt=1)
-    """The ratio counts down to 1 − clip_low."""
+    clip_low: float = Field(0.2, ge=0, le=1)
+    """The ratio counts down to 1 − clip_low; 1 leaves that side open."""
     clip_high: float = Field(0.2, ge=0)
     """The ratio counts up to 1 + clip_high."""
     dual_clip: float | None = Field(None, gt=1)
     """Where the advantage is negative, the ratio counts up to this at most."""
     entropy_coefficient: float = Field(0.0, ge=0)
     """Weight of the bonus for the entropy of the next-token distribution."""
+    measure_entropy: bool = True
+    """Report `train/entropy` also where the loss does not need it; a few passes over the logits."""
+    kl_coefficient: float = Field(0.0, ge=0)
+    """Weight of the KL divergence from the reference policy, which is the model the run started from."""
+    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
+    """Estimator of that divergence, by its usual name."""
+    kl_in: Literal["loss", "reward"] = "loss"
+    """loss: a term of the loss. reward: taken from the advantage of each token, with what follows it in its sequence."""
     aggregation: Literal["token_mean", "sequence_mean", "constant"] = "token_mean"
     """How token losses add up to the loss of a step."""
     constant_length: int | None = Field(None, ge=1)
@@ -49,6 +61,8 @@ class AlgorithmConfig(Section):
     """Smallest geometric mean of a sequence's ratios that `sequence_rejection` lets through."""
     sequence_ratio_high: float = Field(1.1, gt=0)
     """Largest geometric mean of a sequence's ratios that `sequence_rejection` lets through."""
+    mask_staleness_above: int | None = Field(None, ge=0)
+    """Leave out sequences with a token sampled more than this many policy updates ago; None: keep all."""
 
     reward_scale: float = 1.0
     reward_offset: float = 0.0
@@ -56,11 +70,16 @@ class AlgorithmConfig(Section):
     """What an episode cut short by a budget contributes: its own reward, reward 0, or nothing at all."""
     malformed_call_penalty: float = Field(0.0, ge=0)
     """Taken from the shaped reward for each tool call that could not be parsed."""
+    length_penalty: float = Field(0.0, ge=0)
+    """Taken from the shaped reward of an episode that sampled `length_penalty_full` tokens or more."""
+    length_penalty_start: int = Field(0, ge=0)
+    """Sampled tokens of an episode from which on the length penalty grows, in proportion, up to its full size."""
+    length_penalty_full: int = Field(0, ge=0)
 
     @field_validator("advantage", "objective", "correction")
     @classmethod
-    def implementation_exists(cls, name: str, info) -> str:
-        kind = next(kind for kind, field in registry.FIELDS.items() if field == f"algorithm.{info.field_name}")
+    def implementation_exists(cls, name: str, info: ValidationInfo) -> str:
+        kind = registry.kind_of(f"algorithm.{info.field_name}")
         if name not in registry.names(kind):
             raise ValueError(registry.explain_unknown(kind, name))
         return name
@@ -71,6 +90,16 @@ class AlgorithmConfig(Section):
             raise ValueError(
                 "algorithm.aggregation is 'constant', but algorithm.constant_length is not set; give the number of "
                 "tokens that every sequence counts for, such as the longest response"
+            )
+        if self.kl_coefficient and self.kl_in == "loss" and self.kl_estimator == "k1":
+            raise ValueError(
+                "algorithm.kl_estimator is 'k1' with algorithm.kl_in 'loss': the gradient of k1 is zero on average, so it would "
+                "only add noise; use k2 or k3 in the loss, or k1 in the reward"
+            )
+        if self.length_penalty and self.length_penalty_full <= self.length_penalty_start:
+            raise ValueError(
+                f"algorithm.length_penalty_full is {self.length_penalty_full}, not above algorithm.length_penalty_start "
+                f"{self.length_penalty_start}; give the number of sampled tokens at which the penalty is {self.length_penalty}"
             )
         if self.sequence_ratio_low > self.sequence_ratio_high:
             raise ValueError(

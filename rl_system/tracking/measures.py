@@ -74,8 +74,12 @@ def group_metrics(groups: Sequence[ScoredGroup]) -> dict[str, float]:
 
 
 def staleness_metrics(batch: TrainBatch, version: int) -> dict[str, float]:
-    """`off_policy/staleness_*` of a batch that the policy of `version` is about to be trained on."""
-    ages = version - batch.versions[batch.trained]
-    if not len(ages):
-        return {}
-    return {"off_policy/staleness_mean": float(ages.mean()), "off_policy/staleness_max": float(ages.max())}
+    """`off_policy/stale*` of a batch that the policy of `version` is about to be trained on. Masked tokens count in
+    `stale_fraction` alone.
+    """
+    sampled = int(batch.trained.sum())
+    ages = version - batch.versions[batch.trained & (batch.weights != 0)]
+    metrics = {"off_policy/stale_fraction": 1 - len(ages) / sampled} if sampled else {}
+    if len(ages):
+        metrics |= {"off_policy/staleness_mean": float(ages.mean()), "off_policy/staleness_max": float(ages.max())}
+    return metrics

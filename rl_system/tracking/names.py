@@ -39,7 +39,6 @@ METRICS: dict[str, str] = {
     "train/reference_kl": "Estimated KL divergence from the reference policy at trained tokens, nats.",
     "train/value_loss": "Mean squared error of the critic at trained tokens, halved and clipped.",
     "train/value_clip_fraction": "Share of trained tokens whose value change was clipped.",
-    "train/explained_variance": "Share of the returns' variance that the critic explains; 1 is perfect.",
     # How far what is trained on is from the policy that is trained
     "off_policy/staleness_mean": "Mean over trained tokens of the policy updates between sampling and training.",
     "off_policy/staleness_max": "Largest of the same; never above rollout.max_staleness.",

@@ -53,7 +53,17 @@ def test_staleness_is_measured_on_trained_tokens_only():
         [episode([turn([1], [2, 3], version=3)], 1.0), episode([turn([1], [4], version=5)], 0.0)], AlgorithmConfig()
     )
     batch = TrainBatch.of(group.sequences)
-    assert staleness_metrics(batch, 5) == {"off_policy/staleness_mean": pytest.approx(4 / 3), "off_policy/staleness_max": 2}
+    assert staleness_metrics(batch, 5) == {
+        "off_policy/stale_fraction": 0,
+        "off_policy/staleness_mean": pytest.approx(4 / 3),
+        "off_policy/staleness_max": 2,
+    }
+    batch.weights[:3] = 0
+    assert staleness_metrics(batch, 5) == {
+        "off_policy/stale_fraction": pytest.approx(2 / 3),
+        "off_policy/staleness_mean": 0,
+        "off_policy/staleness_max": 0,
+    }
     batch.trained[:] = False
     assert staleness_metrics(batch, 5) == {}
     assert np.min(batch.versions) == -1  # prompts have no version, and it never counted

@@ -1,0 +1,47 @@
+"""Advantages and returns from a critic's values: generalised advantage estimation (arXiv 1506.02438, eq. 16).
+
+Time runs over the *sampled* tokens of a sequence; what the environment wrote in between is part of the next state. The value
+at a token is that of the state before it was sampled; the episode's reward arrives with the last sampled token.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from rl_system.records import TrainBatch
+
+
+def generalised_advantages(
+    rewards: np.ndarray, values: np.ndarray, discount: float, decay: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Advantages and returns float64 [n] of one sequence. rewards, values: [n], by sampled token; the last state is final.
+
+    `δ_t = r_t + γ V_{t+1} − V_t`, `A_t = Σ_k (γλ)^k δ_{t+k}`, `R_t = A_t + V_t`. discount: γ; decay: λ.
+    """
+    values = np.asarray(values, np.float64)
+    delta = rewards + discount * np.append(values[1:], 0.0) - values
+    advantages = np.zeros(len(values))
+    running = 0.0
+    for t in range(len(values) - 1, -1, -1):
+        running = delta[t] + discount * decay * running
+        advantages[t] = running
+    return advantages, advantages + values
+
+
+def with_gae(batch: TrainBatch, rewards: np.ndarray, discount: float = 1.0, decay: float = 0.95) -> TrainBatch:
+    """`batch`, which carries values, with advantages and returns. rewards: [sequences], earned at each sequence's end."""
+    if batch.values is None:
+        raise ValueError("generalised advantages need the critic's values in the batch")
+    advantages = np.zeros(batch.sequence_tokens, np.float32)
+    returns = np.zeros(batch.sequence_tokens, np.float32)
+    for index, (begin, end) in enumerate(zip(batch.offsets[:-1], batch.offsets[1:], strict=True)):
+        sampled = begin + np.flatnonzero(batch.trained[begin:end])
+        if len(sampled):
+            earned = np.zeros(len(sampled))
+            earned[-1] = rewards[index]
+            advantages[sampled], returns[sampled] = generalised_advantages(
+                earned, batch.values[sampled], discount, decay
+            )
+    return replace(batch, advantages=advantages, returns=returns)
