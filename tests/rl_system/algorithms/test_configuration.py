@@ -1,0 +1,32 @@
+import pytest
+
+from rl_system.algorithms import registry
+from rl_system.config.load import build_config
+from rl_system.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["--algorithm.advantage", "gpro"], r"algorithm.advantage is 'gpro'.*dr_grpo, grpo"),
+        (["--algorithm.objective", "ppo"], r"algorithm.objective is 'ppo'.*decoupled_ppo"),
+        (["--algorithm.correction", "is"], r"algorithm.correction is 'is'.*icepop"),
+        (["--algorithm.aggregation", "constant"], "algorithm.constant_length is not set"),
+        (["--algorithm.kl_coefficient", "0.1", "--algorithm.kl_estimator", "k1"], "algorithm.kl_estimator is 'k1'"),
+        (["--algorithm.length_penalty", "1", "--algorithm.length_penalty_start", "9"], "algorithm.length_penalty_full is 0"),
+        (["--algorithm.sequence_ratio_low", "1.2"], "algorithm.sequence_ratio_low is 1.2"),
+        (["--algorithm.correction", "icepop", "--algorithm.behaviour_cap", "0.4"], "algorithm.behaviour_floor is 0.5"),
+        (["--algorithm.clip_low", "1.5"], "algorithm.clip_low is 1.5"),
+    ],
+)
+def test_combinations_that_cannot_work_are_refused_by_field_value_and_remedy(overrides, message):
+    with pytest.raises(UserError, match=message):
+        build_config({"name": "run"}, overrides)
+
+
+def test_every_file_of_a_kind_is_an_implementation_of_its_name():
+    for kind in registry.FIELDS:
+        assert registry.names(kind)
+        for name in registry.names(kind):
+            assert registry.find(kind, name).__name__ == name
+            assert registry.find(kind, name).__doc__
