@@ -64,17 +64,18 @@ def columns(steps: int, metrics: Mapping[str, float]) -> dict[str, str]:
 
 
 def waits(metrics: Mapping[str, float]) -> str:
-    """What each side waited for, where it waited for more than a little."""
-    found = []
+    """What each side waited for, where it waited for more than a little; empty where that was not measured."""
+    found, measured = [], False
     for name, text in (
         ("perf/rollout_idle_share", "engines idle {:.0%}"),
         ("perf/permit_wait_share", "episode slots held by staleness {:.0%}"),
         ("perf/train_wait_share", "trainer waits for groups {:.0%}"),
     ):
         share = metrics.get(name)
+        measured = measured or share is not None
         if share is not None and share >= NOTABLE_SHARE:
             found.append(text.format(share))
-    return ", ".join(found) or "nothing waits"
+    return ", ".join(found) or ("nothing waits" if measured else "")
 
 
 class PlainLines:
@@ -86,7 +87,8 @@ class PlainLines:
     def step(self, metrics: Mapping[str, float]) -> None:
         texts = columns(self._steps, metrics)
         held_up = texts.pop("waits")
-        self._print("  ".join([f"{name} {text}" for name, text in texts.items() if text] + [f"({held_up})"]))
+        parts = [f"{name} {text}" for name, text in texts.items() if text]
+        self._print("  ".join(parts + ([f"({held_up})"] if held_up else [])))
 
     def status(self, **sides: str) -> None:
         """A log has no place for what is over a moment later."""

@@ -62,7 +62,7 @@ def test_a_run_that_asked_for_no_progress_prints_nothing(capsys):
 @pytest.mark.parametrize(
     ("shares", "expected"),
     [
-        ({}, "nothing waits"),
+        ({}, ""),
         ({"perf/rollout_idle_share": 0.01}, "nothing waits"),
         ({"perf/rollout_idle_share": 0.5, "perf/permit_wait_share": 0.3},
          "engines idle 50%, episode slots held by staleness 30%"),
