@@ -52,8 +52,9 @@ class LevelMeter:
         self._area = 0.0
 
     def set(self, level: float, now: float) -> None:
-        self._settle(now)
-        self.level = level
+        if level != self.level:
+            self._settle(now)
+            self.level = level
 
     def area(self, now: float) -> float:
         """Integral of the level over the window, in level·seconds."""

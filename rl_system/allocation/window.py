@@ -22,11 +22,13 @@ class ObservationWindow:
         """Episode slots that are empty; they are filled at once whenever there is a permit."""
         self.in_tools = LevelMeter(0, now)
         """Running episodes that are outside the engines."""
+        self.engines = LevelMeter(0, now)
+        """Accelerators that generate or could: those of the rollout side that are up, and lent ones."""
         self.busy_engines = LevelMeter(0, now)
-        """Accelerators of the rollout side whose engine has a request."""
+        """Those of them whose engine has a request."""
         self.trainer = StateMeter("waiting", now)
         """waiting (no batch), updating, or rebuilding (a switch)."""
-        self._meters = (self.empty_slots, self.in_tools, self.busy_engines, self.trainer)
+        self._meters = (self.empty_slots, self.in_tools, self.engines, self.busy_engines, self.trainer)
         self._open(now)
         self._disturbed = True  # The pipeline is still filling up.
 
@@ -81,12 +83,13 @@ class ObservationWindow:
         if seconds <= 0:
             raise ValueError("window: it has no length")
         running = self.slots * seconds - self.empty_slots.area(now)
+        engine_s = self.engines.area(now)
         finished = len(self._latencies)
         rollout = RolloutSide(
             accelerators=split.rollout,
             groups_per_s=finished / seconds,
             tokens_per_s=sampled_tokens / seconds,
-            idle=_share(1 - self.busy_engines.mean(now) / split.rollout),
+            idle=_share(1 - self.busy_engines.area(now) / engine_s) if engine_s > 0 else 1.0,
             waiting=_share(self.empty_slots.mean(now) / self.slots),
             tool_share=_share(self.in_tools.area(now) / running) if running > 0 else 0.0,
             group_latency_s=sum(self._latencies) / finished if finished else 0.0,

@@ -10,7 +10,7 @@ An episode keeps to one engine. Events are plain callbacks: a simpy process per 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import simpy
@@ -36,16 +36,18 @@ class Engine:
 
     env: simpy.Environment
     index: int
+    device: int
     generation: Generation
     speed: float
     decoded: Callable[[Episode], None]
     busy_changed: Callable[[int], None]
+    since: float
+    """Moment up to which `tokens` counts."""
     load: int = 0
     alive: bool = True
     tokens: float = 0.0
     """Sampled so far."""
     _clock: float = 0.0
-    _since: float = 0.0
     _rate: float = 0.0
     _paused_until: float = 0.0
     _due: float = float("inf")
@@ -88,10 +90,10 @@ class Engine:
 
     def _advance(self) -> None:
         now = self.env.now
-        progress = self._rate * (now - self._since)
+        progress = self._rate * (now - self.since)
         self._clock += progress
         self.tokens += progress * len(self._running)
-        self._since = now
+        self.since = now
 
     def _plan(self) -> None:
         """Set the speed for the sequences that are there, and be called when the first of them ends."""
@@ -133,26 +135,27 @@ class Fleet:
         generation: Generation,
         decoded: Callable[[Episode], None],
         busy_changed: Callable[[int], None],
+        size_changed: Callable[[int], None],
         slow: Callable[[int], bool],
     ) -> None:
         self.env, self.generation = env, generation
-        self._decoded, self._busy_changed, self._slow = decoded, busy_changed, slow
+        self._decoded, self._busy_changed, self._size_changed, self._slow = decoded, busy_changed, size_changed, slow
         self.engines: dict[int, Engine] = {}
         self._queue: list[tuple[int, int]] = []
         self._next_index = 0
         self._factor = 1.0
         self._retired_tokens = 0.0
 
-    def start(self, count: int) -> list[Engine]:
+    def start(self, devices: Iterable[int]) -> list[Engine]:
         started = []
-        for _ in range(count):
+        for device in devices:
             index, self._next_index = self._next_index, self._next_index + 1
-            speed = self._factor * (0.5 if self._slow(index) else 1.0)
-            engine = Engine(self.env, index, self.generation, speed, self._decoded, self._busy_changed)
-            engine._since = self.env.now
+            speed = self._factor * (0.5 if self._slow(device) else 1.0)
+            engine = Engine(self.env, index, device, self.generation, speed, self._decoded, self._busy_changed, self.env.now)
             self.engines[index] = engine
             heapq.heappush(self._queue, (0, index))
             started.append(engine)
+        self._size_changed(len(self.engines))
         return started
 
     def stop(self, engine: Engine, *, keep_tokens: bool = True) -> None:
@@ -160,6 +163,7 @@ class Fleet:
         running = engine.stop()
         self._retired_tokens += engine.tokens
         del self.engines[engine.index]
+        self._size_changed(len(self.engines))
         for episode, left in running:
             self.turn(episode, left if keep_tokens else episode.tokens)
 

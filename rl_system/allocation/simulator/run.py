@@ -63,7 +63,8 @@ class Simulation:
             profile.generation,
             self.pool.turn_sampled,
             self._busy_changed,
-            lambda index: bool(slow[index % len(slow)]),
+            lambda size: self.window.engines.set(size, self.env.now),
+            lambda device: bool(slow[device]),
         )
         self.pool.fleet = self.fleet
         self.result = SimulationResult(workload.groups_per_batch)
@@ -72,11 +73,13 @@ class Simulation:
         self._joining: Move | None = None
         self._switch_began = 0.0
         self._sampled_before = 0.0
+        self._trainer_devices = list(range(self.split.rollout, allocation.accelerators))
+        self._moving_device = -1
         self._lent: list[Engine] = []
         self._last_wait = float("inf")
 
     def run(self) -> SimulationResult:
-        self.fleet.start(self.split.rollout)
+        self.fleet.start(range(self.split.rollout))
         self.pool.regime = self.drift.at(0)
         self.fleet.set_factor(self.pool.regime.generation_speed)
         if self.profile.generation.failures_per_hour:
@@ -144,7 +147,8 @@ class Simulation:
     def _boundary(self, step: int) -> Process:
         if self._joining is Move.TO_TRAINER:
             yield from self._rebuild()
-            self.split = Move.TO_TRAINER.applied(Split(self.split.rollout + 1, self.split.trainer))
+            self._trainer_devices.append(self._moving_device)
+            self.split = Split(self.split.rollout, self.split.trainer + 1)
             self._end_switch(Move.TO_TRAINER, self.profile.switch.release_s)
         if self.window.updates < self.allocation.window_steps:
             return
@@ -171,11 +175,14 @@ class Simulation:
         self._switching, self._switch_began = True, self.env.now
         self.window.disturb()
         if move is Move.TO_TRAINER:
-            self.fleet.stop(self.fleet.newest())
+            engine = self.fleet.newest()
+            self.fleet.stop(engine)
+            self._moving_device = engine.device
             self.split = Split(self.split.rollout - 1, self.split.trainer)
             self.env.timeout(self.profile.switch.release_s).callbacks.append(self._released)
         else:
             yield from self._rebuild()
+            self._moving_device = self._trainer_devices.pop()
             self.split = Split(self.split.rollout, self.split.trainer - 1)
             self.env.timeout(self.profile.switch.engine_start_s).callbacks.append(self._engine_started)
 
@@ -183,7 +190,7 @@ class Simulation:
         self._joining = Move.TO_TRAINER
 
     def _engine_started(self, _: simpy.Event) -> None:
-        self.fleet.start(1)
+        self.fleet.start([self._moving_device])
         self.split = Split(self.split.rollout + 1, self.split.trainer)
         self._end_switch(Move.TO_ROLLOUT, self.env.now - self._switch_began)
 
@@ -205,7 +212,7 @@ class Simulation:
     def _lend_devices(self) -> Process:
         yield self.env.timeout(self.profile.switch.lend_s)
         if self._arrival is not None:
-            self._lent = self.fleet.start(self.split.trainer)
+            self._lent = self.fleet.start(self._trainer_devices)
 
     def _return_devices(self, lending: simpy.Process) -> Process:
         if lending.is_alive:
@@ -222,12 +229,14 @@ class Simulation:
             if len(self.fleet.engines) < 2:
                 continue
             engines = list(self.fleet.engines.values())
-            self.fleet.stop(engines[self._failure_rng.integers(len(engines))], keep_tokens=False)
+            engine = engines[self._failure_rng.integers(len(engines))]
+            self.fleet.stop(engine, keep_tokens=False)
             self.window.disturb()
-            self.env.timeout(self.profile.switch.engine_start_s).callbacks.append(self._recovered)
+            restart = self.env.timeout(self.profile.switch.engine_start_s, engine.device)
+            restart.callbacks.append(self._recovered)
 
-    def _recovered(self, _: simpy.Event) -> None:
-        self.fleet.start(1)
+    def _recovered(self, event: simpy.Event) -> None:
+        self.fleet.start([event.value])
         self.window.disturb()
 
 

@@ -1,0 +1,123 @@
+"""The best static split of a cluster, and what `auto` reaches from an even one, before anybody owns the cluster.
+
+A closed-form estimate (mean-value equations of the generating side, the cost of an update, and `end_to_end`) says where to
+look; the simulator, which knows the unevenness of episodes and the granularity of steps, decides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rl_system.allocation.observation import Split
+from rl_system.allocation.pipeline import Limit, Rate, end_to_end
+from rl_system.allocation.profile import Profile, Training
+from rl_system.allocation.simulator import simulate
+from rl_system.errors import UserError
+
+WARM_UP_STEPS = 10
+"""Steps until the pipeline has filled up, not counted."""
+EXHAUSTIVE = 16
+"""Accelerators up to which every split is simulated."""
+EVEN_SEARCH = 16
+"""The first stride of the search in larger clusters is this fraction of the accelerators."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Of one training method. step_s: seconds a policy update, end to end. limit: the lowest closed-form bound.
+
+    auto_*: the split at the end of a run that started evenly split, and the rate over its last half.
+    """
+
+    method: str
+    rollout: int
+    trainer: int
+    step_s: float
+    groups_per_s: float
+    limit: Limit
+    predicted_groups_per_s: float
+    auto_rollout: int
+    auto_trainer: int
+    auto_groups_per_s: float
+
+
+def plan(profile: Profile, accelerators: int, *, steps: int = 60, auto_steps: int = 200, seed: int = 0) -> list[Plan]:
+    """One plan for each training method of `profile`, scaled to `accelerators`."""
+    if accelerators < 2:
+        raise UserError(f"--accelerators is {accelerators}; generation and training need at least one each, 2 in all")
+    scaled = profile.scaled(accelerators)
+    return [_plan(scaled, method, steps, auto_steps, seed) for method in scaled.training]
+
+
+def _plan(profile: Profile, method: str, steps: int, auto_steps: int, seed: int) -> Plan:
+    total = profile.accelerators
+    simulated: dict[int, float] = {}
+
+    def rate(rollout: int) -> float:
+        if rollout not in simulated:
+            result = simulate(profile, method, Split(rollout, total - rollout), steps=steps, seed=seed)
+            simulated[rollout] = result.groups_per_s(WARM_UP_STEPS)
+        return simulated[rollout]
+
+    estimates = {n: estimate(profile, method, Split(n, total - n)) for n in range(1, total)}
+    if total <= EXHAUSTIVE:
+        best = max(estimates, key=lambda n: (rate(n), n))
+    else:
+        best = max(estimates, key=lambda n: (estimates[n].groups_per_s, n))
+        stride = max(1, total // EVEN_SEARCH)
+        while stride:
+            near = [n for n in (best - stride, best, best + stride) if 1 <= n < total]
+            better = max(near, key=lambda n: (rate(n), n))
+            if better == best:
+                stride //= 2
+            best = better
+    auto = simulate(profile, method, Split(total - total // 2, total // 2), steps=auto_steps, seed=seed, mode="auto")
+    return Plan(
+        method=method,
+        rollout=best,
+        trainer=total - best,
+        step_s=profile.workload.groups_per_batch / rate(best),
+        groups_per_s=rate(best),
+        limit=estimates[best].limit,
+        predicted_groups_per_s=estimates[best].groups_per_s,
+        auto_rollout=auto.rows[-1].split.rollout,
+        auto_trainer=auto.rows[-1].split.trainer,
+        auto_groups_per_s=auto.groups_per_s(auto_steps // 2),
+    )
+
+
+def estimate(profile: Profile, method: str, split: Split) -> Rate:
+    """Closed form of what the simulator measures."""
+    episodes_per_s, latency_s = generation_estimate(profile, split.rollout)
+    workload = profile.workload
+    return end_to_end(
+        episodes_per_s / workload.group_size * (1 - workload.dropped),
+        workload.groups_per_batch / update_estimate(profile, profile.training[method], split.trainer),
+        groups_per_batch=workload.groups_per_batch,
+        max_staleness=workload.max_staleness,
+        latency_s=latency_s,
+        slowest_s=latency_s,
+    )
+
+
+def generation_estimate(profile: Profile, accelerators: int) -> tuple[float, float]:
+    """Episodes/s and seconds an episode with every slot taken.
+
+    Of C episodes in a closed loop, X = C/(Z + R) (interactive response time law), and an engine with b of them gives
+    R = tokens·(b + half_batch)/speed, with b = X·R/n by Little's law. Eliminating X and b leaves a quadratic in R.
+    """
+    workload, generation = profile.workload, profile.generation
+    again = 1 / (1 - workload.broken)
+    speed = generation.tokens_per_s * (1 - generation.stragglers / 2)
+    unit, z, c = workload.sampled_tokens * again / speed, workload.tool_s * again, workload.concurrency / accelerators
+    # R = unit·(h + c·R/(Z + R))  <=>  R² + R·(Z − unit·h − unit·c) − unit·h·Z = 0
+    half = (z - unit * (generation.half_batch + c)) / 2
+    r = -half + (half**2 + unit * generation.half_batch * z) ** 0.5
+    return workload.concurrency / (z + r), z + r
+
+
+def update_estimate(profile: Profile, training: Training, accelerators: int) -> float:
+    """Mean seconds of an update."""
+    workload = profile.workload
+    work = workload.groups_per_batch * workload.group_size * workload.sequence_tokens / training.tokens_per_s
+    return training.overhead_s + work * (training.repeated + (1 - training.repeated) / accelerators)
