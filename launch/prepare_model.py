@@ -6,7 +6,7 @@ import argparse
 import sys
 import time
 
-from rl_system.errors import UserError
+from launch.command import run_command
 from rl_system.training.prepared import PREPARED_MODELS, is_prepared, prepare_model
 
 
@@ -14,15 +14,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m launch.prepare_model", description=__doc__)
     parser.add_argument("name", nargs="?", default="smollm2-135m-instruct", help=", ".join(PREPARED_MODELS))
     options = parser.parse_args(arguments)
+    return run_command(lambda: prepare(options.name))
+
+
+def prepare(name: str) -> int:
     started = time.perf_counter()
-    try:
-        known = options.name in PREPARED_MODELS and is_prepared(options.name)
-        directory = prepare_model(options.name)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    known = name in PREPARED_MODELS and is_prepared(name)
+    directory = prepare_model(name)
     made = "in the cache" if known else f"prepared in {time.perf_counter() - started:.0f} s"
-    print(f"{options.name}: {made}, {directory}")
+    print(f"{name}: {made}, {directory}")
     return 0
 
 

@@ -7,6 +7,7 @@ float32 buffer and dropped, so that a sum over many blocks is not rounded to bfl
 from __future__ import annotations
 
 import weakref
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +28,12 @@ class GradientBuffers:
     def _collect(self, parameter: nn.Parameter) -> None:
         self._by_parameter[parameter] += parameter.grad
         parameter.grad = None
+
+    def use(self, buffers: Mapping[str, Tensor]) -> None:
+        """Add up in `buffers` from now on, float32 and by parameter name, in place of those allocated here."""
+        owners = dict(zip(self.by_name, self._by_parameter, strict=True))
+        for name, parameter in owners.items():
+            self.by_name[name] = self._by_parameter[parameter] = buffers[name]
 
     def of(self, parameter: nn.Parameter) -> Tensor:
         """The buffer that gradients of `parameter` may be added to directly."""

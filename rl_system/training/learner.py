@@ -14,12 +14,15 @@ import numpy as np
 from transformers import PreTrainedModel
 
 from rl_system.algorithms import make_objective
+from rl_system.algorithms.kl import needs_reference, with_reference
+from rl_system.algorithms.objective import Objective
 from rl_system.algorithms.proximal import needs_proximal_pass
 from rl_system.config.algorithm import AlgorithmConfig
 from rl_system.config.executor import ExecutorConfig
 from rl_system.config.optimizer import OptimizerConfig
 from rl_system.errors import UserError
 from rl_system.executor import make_executor
+from rl_system.executor.gradients import gradient_buffers
 from rl_system.records import TrainBatch
 from rl_system.training.flat_parameters import FlatParameters
 from rl_system.training.optimizer import ShardedAdamW, StepOutcome
@@ -31,6 +34,8 @@ from rl_system.training.work import Work
 
 class Learner:
     """Owns `model` from now on. updates: optimizer steps of the whole run, which the schedule is laid over.
+
+    reference: the policy that the divergence in `algorithm.kl_coefficient` is measured from; never trained.
 
     version: policy version of the parameters; `update` raises it by one, whatever the number of minibatches.
     """
@@ -46,15 +51,24 @@ class Learner:
         temperature: float = 1.0,
         ranks: Ranks | None = None,
         version: int = 0,
+        reference: PreTrainedModel | None = None,
     ) -> None:
+        if needs_reference(algorithm) and reference is None:
+            raise ValueError("algorithm.kl_coefficient is set: the learner needs a reference model")
         self.model, self.algorithm, self.updates, self.version = model, algorithm, updates, version
         self.ranks = ranks or Ranks()
         self.flat = FlatParameters(model, self.ranks.size)
+        gradient_buffers(model).use(self.flat.gradient_of)
         self.executor = make_executor(model, executor, temperature=temperature)
+        self.reference = None
+        if reference is not None:
+            self.reference = make_executor(reference.requires_grad_(False), executor, temperature=temperature)
         self.optimizer = ShardedAdamW(self.flat, optimizer, self.ranks)
         self.bad_steps = 0
         """Steps skipped so far."""
         self._bad_steps_in_a_row = 0
+        self.last_logprobs: list[np.ndarray] = []
+        """Of each minibatch of the last update, [sequence_tokens]: logprobs under the parameters before its step."""
 
     def update(self, batch: TrainBatch | Sequence[TrainBatch]) -> dict[str, float]:
         """Train on this rank's part of a step's batch, or of each of its minibatches in turn.
@@ -66,18 +80,26 @@ class Learner:
         minibatches = [batch] if isinstance(batch, TrainBatch) else list(batch)
         if needs_proximal_pass(self.algorithm):
             minibatches = [replace(each, proximal_logprobs=self.logprobs(each)) for each in minibatches]
-        objective = make_objective(self.algorithm, self.version)
+        if self.reference is not None:
+            minibatches = [with_reference(each, self.reference.logprobs(each), self.algorithm) for each in minibatches]
+        objective = self.make_objective()
         work = Work()
         outcomes, rates = [], []
+        self.last_logprobs = []
         for minibatch in minibatches:
             result = self.executor.step(minibatch, objective)
             work.add(minibatch, result)
+            self.last_logprobs.append(result.logprobs)
             rates.append(learning_rate(self.optimizer.config, self.optimizer.updates, self.updates))
             outcomes.append(self.optimizer.step(result.loss, rates[-1]))
             self._watch(outcomes[-1])
         self.version += 1
         seconds = time.perf_counter() - started
         return self._metrics(work, outcomes, rates, seconds)
+
+    def make_objective(self) -> Objective:
+        """The configured objective for an update of the present policy version."""
+        return make_objective(self.algorithm, self.version)
 
     def logprobs(self, batch: TrainBatch) -> np.ndarray:
         """Logprobs [sequence_tokens] of the batch's trained tokens under the current parameters, 0 elsewhere."""

@@ -46,7 +46,7 @@ def test_updates_equal_adamw_parameter_by_parameter(bucket_elements, max_grad_no
         outcome = optimizer.step(1.0, 0.01 * (step + 1))
         assert outcome.gradient_norm == pytest.approx(float(norm), rel=1e-12)
     for (name, parameter), expected in zip(model.named_parameters(), oracle.parameters(), strict=True):
-        torch.testing.assert_close(parameter, expected, rtol=1e-5, atol=1e-7, msg=name)
+        torch.testing.assert_close(parameter, expected, rtol=1e-10, atol=1e-12, msg=name)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
