@@ -79,7 +79,7 @@ class Accelerators:
 
 def connect(config: RunConfig) -> None:
     """Join the cluster of RAY_ADDRESS, or start a private one with as many accelerator slots as the run needs."""
-    settings: dict[str, Any] = {"log_to_driver": True, "logging_level": logging.WARNING}
+    settings: dict[str, Any] = {"log_to_driver": config.tracking.worker_logs, "logging_level": logging.WARNING}
     if not os.environ.get("RAY_ADDRESS"):
         settings["include_dashboard"] = False
         if config.model.device == "cpu":

@@ -36,13 +36,7 @@ class Controller:
         if state is not None:
             self.ledger.restore(state["ledger"])
             self.policy.restore(state["policy"])
-        self.window = ObservationWindow(
-            time.monotonic(),
-            slots=config.environment.concurrency,
-            groups_per_batch=rollout.groups_per_batch,
-            max_staleness=rollout.max_staleness,
-            group_size=rollout.group_size,
-        )
+        self.open_window()
         self._started_at: dict[int, float] = {}
         self._drops_in_a_row = 0
         self._changed = asyncio.Condition()
@@ -105,9 +99,21 @@ class Controller:
 
     # -- measuring -------------------------------------------------------------------------------------------------
 
-    def levels(self, empty_slots: int, in_tools: int, busy_engines: int) -> None:
+    def open_window(self) -> None:
+        """Begin to measure: what came before (starting, evaluating) says nothing about the split."""
+        self.window = ObservationWindow(
+            time.monotonic(),
+            slots=self.config.environment.concurrency,
+            groups_per_batch=self.ledger.groups_per_batch,
+            max_staleness=self.ledger.max_staleness,
+            group_size=self.config.rollout.group_size,
+        )
+        self.window.engines.set(self.split.rollout, time.monotonic())
+
+    def levels(self, empty_slots: int, in_tools: int, engines: int, busy_engines: int) -> None:
         """The pool's present levels, see `ObservationWindow`."""
         now = time.monotonic()
+        self.window.engines.set(engines, now)
         self.window.empty_slots.set(empty_slots, now)
         self.window.in_tools.set(in_tools, now)
         self.window.busy_engines.set(busy_engines, now)

@@ -202,6 +202,7 @@ class EnvironmentPool:
             await self.controller.levels.remote(
                 self.config.environment.concurrency - self._episodes,
                 self._episodes - in_engines,
+                len(self.router.workers),
                 sum(count > 0 for count in self._in_engine.values()),
             )
             await asyncio.sleep(LEVEL_INTERVAL_S)

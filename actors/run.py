@@ -103,6 +103,7 @@ class Run:
 
     async def start_rollouts(self) -> None:
         self._step_began = time.monotonic()
+        await self.controller.open_window.remote()
         self.background.add(asyncio.ensure_future(_result_of(self.pool.run.remote())))
 
     async def stop_rollouts(self) -> None:

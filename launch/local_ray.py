@@ -61,6 +61,11 @@ class LocalRay:
     def dashboard(self) -> str:
         return f"http://{LOOPBACK}:{self.dashboard_port}"
 
+    @property
+    def client_environment(self) -> dict[str, str]:
+        """The process environment in which `ray job …` finds this cluster and may use it."""
+        return self.environment | {"RAY_ADDRESS": self.dashboard}
+
     def start(self) -> None:
         """Return once the cluster takes jobs. Raises UserError with Ray's own words where it does not come up."""
         log = self.directory / "start.log"

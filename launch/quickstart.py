@@ -50,7 +50,7 @@ def quickstart(options: argparse.Namespace, overrides: list[str]) -> int:
 def submit(cluster: LocalRay, run: list[str]) -> int:
     """Submit the run, follow its log to the end, and stop it in order if this process is stopped."""
     job = f"quickstart-{os.getpid()}-{int(time.time())}"
-    client = cluster.environment | {"RAY_ADDRESS": cluster.dashboard}
+    client = cluster.client_environment
     columns = shutil.get_terminal_size().columns
     following = subprocess.Popen(
         [cluster.ray, "job", "submit", "--submission-id", job, "--log-style=record", "--", "env",

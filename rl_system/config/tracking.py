@@ -11,3 +11,5 @@ class TrackingConfig(Section):
     """Write each step's sequences as a tree file that `launch.bench` reads."""
     save_episodes: bool = True
     progress: bool = True
+    worker_logs: bool = False
+    """Mix the actors' own output into that of the run. Otherwise it stays in Ray's session directory."""

@@ -1,0 +1,74 @@
+"""The whole loop with real components: Ray jobs, vLLM, τ²-bench and a tiny random model."""
+
+import json
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from rl_system.tracking.names import unlisted
+
+pytestmark = pytest.mark.timeout(300)
+FINISH_S = 200
+
+
+def read(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_submitted_run_trains_measures_evaluates_and_goes_on_after_a_resume(submit, command, tmp_path):
+    output, _ = submit("first", command()).communicate(timeout=FINISH_S)
+    run = tmp_path / "tau2_mock_cpu"
+    assert f"done: {run}" in output, output
+
+    lines = read(run / "metrics.jsonl")
+    assert [line["step"] for line in lines] == [1, 2, 3]
+    assert unlisted({name for line in lines for name in line}) == []
+    for line in lines:
+        assert line["off_policy/staleness_max"] <= 1
+        assert line["train/grad_norm"] > 0 and line["tree/compression"] > 1.5
+    # The first line may be written before the first update reached the workers; all later ones have compared.
+    assert all(line["rollout/logprob_gap"] < 1e-4 for line in lines[1:])
+    evaluations = [event for event in read(run / "events.jsonl") if event["event"] == "evaluation"]
+    assert [event["step"] for event in evaluations] == [0, 3]
+
+    episodes = [episode for file in sorted((run / "episodes").glob("group_*")) for episode in read(file)]
+    versions = {version for episode in episodes for turn in episode["turns"] for version in turn["versions"]}
+    assert versions >= {0, 1} and versions <= {0, 1, 2, 3}
+    trees = [json.loads((run / "trees" / f"tau2_mock_cpu_step_{step}.json").read_text()) for step in (1, 2, 3)]
+    assert all(len(tree["sequences"]) >= 4 for tree in trees)
+    assert "<svg" in (run / "report.html").read_text() and "http://" not in (run / "report.html").read_text().replace(
+        "http://www.w3.org", ""
+    )
+    assert list((run / "wandb").glob("offline-run-*"))
+
+    trained = AutoModelForCausalLM.from_pretrained(run / "checkpoints" / "step_3" / "model")
+    before = AutoModelForCausalLM.from_pretrained(command()[command().index("--model.path") + 1])
+    assert any(
+        not torch.equal(a, b) for a, b in zip(trained.parameters(), before.parameters(), strict=True)
+    )
+
+    output, _ = submit("second", command("--resume", steps=4)).communicate(timeout=FINISH_S)
+    assert f"done: {run}" in output, output
+    lines = read(run / "metrics.jsonl")
+    assert [line["step"] for line in lines] == [1, 2, 3, 4]
+    assert lines[3]["off_policy/staleness_max"] <= 1
+    assert lines[3]["time/wall_clock_s"] > lines[2]["time/wall_clock_s"]
+
+
+def test_stopping_the_job_ends_the_run_cleanly_with_its_metrics_on_disk(submit, command, cluster, tmp_path):
+    following = submit("stopped", command(steps=10_000, evaluation__before="false"))
+    metrics = tmp_path / "tau2_mock_cpu" / "metrics.jsonl"
+    deadline = time.monotonic() + FINISH_S
+    while not (metrics.exists() and read(metrics)):
+        assert following.poll() is None and time.monotonic() < deadline
+        time.sleep(0.5)
+    stop = [cluster.ray, "job", "stop", "stopped"]
+    subprocess.run(stop, env=cluster.client_environment, check=True, timeout=90, capture_output=True)
+    output, _ = following.communicate(timeout=60)
+    assert f"stopped: {tmp_path / 'tau2_mock_cpu'}" in output, output
+    assert "Traceback" not in output
+    assert read(metrics)
