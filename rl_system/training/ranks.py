@@ -7,9 +7,11 @@ its part of the batch is empty or not; a rank that stays away makes the others f
 from __future__ import annotations
 
 import datetime
+import os
 import socket
 from typing import Any, Self
 
+import psutil
 import torch
 import torch.distributed as dist
 
@@ -21,11 +23,12 @@ class Ranks:
         self.rank, self.size = rank, size
 
     @classmethod
-    def join(cls, rank: int, size: int, store: dist.Store | None, timeout_s: float) -> Self:
+    def join(cls, rank: int, size: int, store: dist.TCPStore | None, timeout_s: float) -> Self:
         """Form the group; returns when all `size` ranks are there. `store` is needed for more than one."""
         if size > 1:
             if store is None:
                 raise ValueError("a group of several ranks needs the store that they meet at")
+            os.environ["GLOO_SOCKET_IFNAME"] = interface_towards(store.host)
             dist.init_process_group(
                 "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo",
                 store=store,
@@ -96,3 +99,14 @@ def connect_store(host: str, port: int, size: int, timeout_s: float) -> dist.TCP
     """Another rank's view of `host_store`."""
     timeout = datetime.timedelta(seconds=timeout_s)
     return dist.TCPStore(host, port, size, is_master=False, wait_for_workers=False, timeout=timeout)
+
+
+def interface_towards(host: str) -> str:
+    """The network interface over which this machine reaches `host`: the only one that ranks should listen on."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, 9))  # Sends nothing; asks the routing table for the local address.
+        local = probe.getsockname()[0]
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(address.address == local for address in addresses):
+            return name
+    raise OSError(f"no network interface has the address {local}, from which {host} is reached")
