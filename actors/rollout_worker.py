@@ -34,7 +34,7 @@ class RolloutWorker:
         self._session = EngineSession(Path(model_directory), config, version, index)
 
     async def ready(self) -> int:
-        """Return the policy version once the engine serves it."""
+        """Return the policy version once the engine serves it. Raises EngineBroken from when it no longer can."""
         await self._session.label()
         return self._session.version
 

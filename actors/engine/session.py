@@ -70,6 +70,9 @@ class EngineSession:
 
     async def label(self) -> None:
         """Give the engine its first version. Idempotent; nothing is sampled before, and never during a swap."""
+        self._require_whole()
+        if self._labelled:
+            return
         async with self._update_lock:
             if not self._labelled:
                 await self._engine.update_weight_version(str(self.version))
@@ -140,8 +143,7 @@ class EngineSession:
 
     async def _request(self, token_ids: np.ndarray, parameters: SamplingParams) -> RequestOutput:
         self._require_whole()
-        if not self._labelled:
-            await self.label()
+        await self.label()
         request = asyncio.ensure_future(self._run(token_ids, parameters))
         self._requests.add(request)
         self.usage.request_started()
@@ -183,6 +185,8 @@ class EngineSession:
             )
 
     def _require_whole(self) -> None:
+        if self._broken is None and self._engine.errored:
+            self._break(EngineBroken("the engine's process died"))
         if self._broken is not None:
             raise self._broken
 
