@@ -5,12 +5,15 @@ lot. Everything of τ²-bench that this package uses is re-exported here.
 """
 
 import os
+import warnings
 
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 
 from loguru import logger
 
 logger.disable("tau2")
+# An agent may write a value of the wrong type into a database; hashing it then warns, and the score says it all.
+warnings.filterwarnings("ignore", message="Pydantic serializer warnings", category=UserWarning)
 
 from tau2.agent.llm_agent import AGENT_INSTRUCTION, AGENT_SOLO_INSTRUCTION, SYSTEM_PROMPT, SYSTEM_PROMPT_SOLO, LLMSoloAgent
 from tau2.data_model.message import AssistantMessage, MultiToolMessage, ToolMessage, UserMessage
