@@ -14,6 +14,7 @@ import numpy as np
 import ray
 import torch
 
+from rl_system.algorithms.kl import needs_reference
 from rl_system.config.run import RunConfig
 from rl_system.executor import CostModel
 from rl_system.records import TrainBatch, Weights
@@ -50,8 +51,10 @@ class Trainer:
         if meeting is not None and self._store is None:
             self._store = connect_store(*meeting, self.size, timeout_s)
         self.tokenizer = load_tokenizer(self.model_config)
+        reference = load_model(self.model_config) if needs_reference(config.algorithm) else None
         self.learner = Learner(
             load_model(self.model_config),
+            reference=reference,
             algorithm=config.algorithm,
             executor=config.executor,
             optimizer=config.optimizer,
