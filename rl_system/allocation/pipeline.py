@@ -1,24 +1,24 @@
-"""The end-to-end rate of a split, from the capacities of its two sides.
+"""The end-to-end rate of a split, from the capacities of its two sides and how well they overlap.
 
-Three bounds, all operational laws (Lazowska, Zahorjan, Graham, Sevcik, "Quantitative System Performance", 1984, chapters
-3 and 5), so they hold whatever the distributions are:
+A pipeline is no faster than either side: `X ≤ G` and `X ≤ T`, in groups a second. How close it comes depends on the
+buffer between them, which the staleness bound η sets:
 
-- a pipeline is no faster than either side: `X ≤ G` and `X ≤ T`, with the capacities in groups a second;
-- staleness permits are a closed loop. With batch size B and bound η, `(η + 1)·B` groups hold a permit, from their start to
-  the publication of the weights that were trained on them: while they run (latency L), while their batch fills up (half
-  a batch on average), and while they are trained on (`B/T`). Little's law, N = X·R, over permits gives
-  `X ≤ ((η + 1)·B − (B − 1)/2) / (L + B/T)`;
-- with η = 0 all groups of a batch start together and the last one is waited for, so the two sides take turns:
-  `X = B / (max(L_slowest, B/G) + B/T)`.
+- with η = 0 the sides take turns, `1/X = 1/G + 1/T`;
+- with an endless buffer the slower side never waits, `X = min(G, T)`.
 
-The pool's own bound, that C groups at once give at most C/L, is part of G: G is what generation reaches with every slot
-of the pool taken.
+Between the two we use the family that contains both, `X = (G^(−1/s) + T^(−1/s))^(−s)`: s = 1 is taking turns, s → 0 is the
+minimum. `s` is the *friction* of the pipeline. Uneven episodes, waiting for slow groups and batches that fill up late
+all raise it, and it is read off a run by asking which s gives the rate that was seen. Its prior is 1/(η + 1). Friction is
+what makes the last accelerator of an almost saturated side worth something: under min(G, T) it would be worth nothing.
 """
 
 from __future__ import annotations
 
 import enum
-from typing import NamedTuple
+
+LEAST_FRICTION = 0.02
+MOST_FRICTION = 3.0
+"""Above 1 the sides are slower than taking turns: the permits leave both of them idle."""
 
 
 class Limit(enum.StrEnum):
@@ -31,31 +31,24 @@ class Limit(enum.StrEnum):
     UNKNOWN = "unknown"
 
 
-class Rate(NamedTuple):
-    groups_per_s: float
-    limit: Limit
+def prior_friction(max_staleness: int) -> float:
+    return 1 / (max_staleness + 1)
 
 
-def end_to_end(
-    generation: float,
-    training: float,
-    *,
-    groups_per_batch: int,
-    max_staleness: int,
-    latency_s: float,
-    slowest_s: float,
-) -> Rate:
-    """Predicted rate of a split in groups/s, and which bound is the lowest.
+def end_to_end(generation: float, training: float, friction: float) -> float:
+    """Predicted groups/s of a split whose sides have these capacities in groups/s, both > 0."""
+    slow, fast = sorted((generation, training))
+    # The slower side is taken out of the power, so that a friction near 0 neither overflows nor underflows.
+    return slow * (1 + (slow / fast) ** (1 / friction)) ** -friction
 
-    generation, training: capacities in groups/s, both > 0. latency_s, slowest_s: mean and longest time of a group in
-    the pool of this split, with its slots taken.
-    """
-    update_s = groups_per_batch / training
-    if max_staleness == 0:
-        together = groups_per_batch / (max(slowest_s, groups_per_batch / generation) + update_s)
-        return Rate(together, Limit.STALENESS)
-    permits = (max_staleness + 1) * groups_per_batch - (groups_per_batch - 1) / 2
-    coupled = permits / (latency_s + update_s)
-    bounds = {Limit.GENERATION: generation, Limit.TRAINING: training, Limit.STALENESS: coupled}
-    limit = min(bounds, key=bounds.__getitem__)
-    return Rate(bounds[limit], limit)
+
+def friction_of(rate: float, generation: float, training: float) -> float:
+    """The friction at which `end_to_end` gives `rate`, by bisection; the nearest one there is, if none does."""
+    low, high = LEAST_FRICTION, MOST_FRICTION
+    for _ in range(30):
+        middle = (low + high) / 2
+        if end_to_end(generation, training, middle) > rate:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2

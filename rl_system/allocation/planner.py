@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rl_system.allocation.observation import Split
-from rl_system.allocation.pipeline import Limit, Rate, end_to_end
+from rl_system.allocation.pipeline import Limit, end_to_end, prior_friction
 from rl_system.allocation.profile import Profile, Training
 from rl_system.allocation.simulator import simulate
 from rl_system.errors import UserError
@@ -24,7 +24,7 @@ EVEN_SEARCH = 16
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Of one training method. step_s: seconds a policy update, end to end. limit: the lowest closed-form bound.
+    """Of one training method. step_s: seconds a policy update, end to end. limit: its slower side, by the closed form.
 
     auto_*: the split at the end of a run that started evenly split, and the rate over its last half.
     """
@@ -63,7 +63,7 @@ def _plan(profile: Profile, method: str, steps: int, auto_steps: int, seed: int)
     if total <= EXHAUSTIVE:
         best = max(estimates, key=lambda n: (rate(n), n))
     else:
-        best = max(estimates, key=lambda n: (estimates[n].groups_per_s, n))
+        best = max(estimates, key=lambda n: (estimates[n][0], n))
         stride = max(1, total // EVEN_SEARCH)
         while stride:
             near = [n for n in (best - stride, best, best + stride) if 1 <= n < total]
@@ -78,30 +78,25 @@ def _plan(profile: Profile, method: str, steps: int, auto_steps: int, seed: int)
         trainer=total - best,
         step_s=profile.workload.groups_per_batch / rate(best),
         groups_per_s=rate(best),
-        limit=estimates[best].limit,
-        predicted_groups_per_s=estimates[best].groups_per_s,
+        limit=estimates[best][1],
+        predicted_groups_per_s=estimates[best][0],
         auto_rollout=auto.rows[-1].split.rollout,
         auto_trainer=auto.rows[-1].split.trainer,
         auto_groups_per_s=auto.groups_per_s(auto_steps // 2),
     )
 
 
-def estimate(profile: Profile, method: str, split: Split) -> Rate:
-    """Closed form of what the simulator measures."""
-    episodes_per_s, latency_s = generation_estimate(profile, split.rollout)
+def estimate(profile: Profile, method: str, split: Split) -> tuple[float, Limit]:
+    """Closed form of what the simulator measures: groups/s, and the slower side."""
     workload = profile.workload
-    return end_to_end(
-        episodes_per_s / workload.group_size * (1 - workload.dropped),
-        workload.groups_per_batch / update_estimate(profile, profile.training[method], split.trainer),
-        groups_per_batch=workload.groups_per_batch,
-        max_staleness=workload.max_staleness,
-        latency_s=latency_s,
-        slowest_s=latency_s,
-    )
+    generation = generation_estimate(profile, split.rollout) / workload.group_size * (1 - workload.dropped)
+    training = workload.groups_per_batch / update_estimate(profile, profile.training[method], split.trainer)
+    limit = Limit.GENERATION if generation < training else Limit.TRAINING
+    return end_to_end(generation, training, prior_friction(workload.max_staleness)), limit
 
 
-def generation_estimate(profile: Profile, accelerators: int) -> tuple[float, float]:
-    """Episodes/s and seconds an episode with every slot taken.
+def generation_estimate(profile: Profile, accelerators: int) -> float:
+    """Episodes/s with every slot taken.
 
     Of C episodes in a closed loop, X = C/(Z + R) (interactive response time law), and an engine with b of them gives
     R = tokens·(b + half_batch)/speed, with b = X·R/n by Little's law. Eliminating X and b leaves a quadratic in R.
@@ -113,7 +108,7 @@ def generation_estimate(profile: Profile, accelerators: int) -> tuple[float, flo
     # R = unit·(h + c·R/(Z + R))  <=>  R² + R·(Z − unit·h − unit·c) − unit·h·Z = 0
     half = (z - unit * (generation.half_batch + c)) / 2
     r = -half + (half**2 + unit * generation.half_batch * z) ** 0.5
-    return workload.concurrency / (z + r), z + r
+    return workload.concurrency / (z + r)
 
 
 def update_estimate(profile: Profile, training: Training, accelerators: int) -> float:

@@ -5,8 +5,8 @@ alike. The same observations give the same decisions, to the bit.
 
 How it decides. Each window gives a measured capacity of either side, in tokens a second, so that a change of the
 workload (longer answers, more sharing) shows in the tokens of a group and not in the fitted rates. `RateFit` extrapolates
-both capacities over the splits, `end_to_end` bounds the rate of each split, and the policy heads for the best one, one
-accelerator at a time. It moves only when
+both capacities over the splits, `end_to_end` joins them with the friction seen so far, and the policy heads for the best
+split, one accelerator at a time. It moves only when
 
 - the predicted gain is at least `margin`; a move that undoes the last one needs another `margin` for each time that the
   direction was changed within the horizon, so that a split that is as good as its neighbour is not left and returned to;
@@ -21,14 +21,16 @@ from typing import Any
 
 from rl_system.allocation.decision import Decision, Move
 from rl_system.allocation.observation import Observation, Split, SwitchCost
-from rl_system.allocation.pipeline import Limit, end_to_end
+from rl_system.allocation.pipeline import Limit, end_to_end, friction_of, prior_friction
 from rl_system.allocation.rates import RateFit
 from rl_system.allocation.symptoms import describe, limiting_factor
 from rl_system.config.allocation import AllocationConfig
 from rl_system.errors import UserError
 
 SMOOTHING = 0.3
-"""Weight of the newest window in the running means of tokens a group and of the latencies."""
+"""Weight of the newest window in the running means of tokens a group."""
+FRICTION_SMOOTHING = 0.15
+"""The same for the friction, which compares two noisy rates."""
 MIN_EXPONENT = 0.3
 """Lowest prior on how generation grows: below this the pool's concurrency limits, and the symptoms say so."""
 SAME = 1e-6
@@ -67,7 +69,7 @@ class SplitPolicy:
             return self._serve_request(observation, limit)
         if self.config.mode == "off":
             return Decision(None, "allocation.mode is off", current, current, limit)
-        if self._generation is None or not self._training.measurements or not self._means:
+        if not self._ready:
             return Decision(None, "nothing was measured yet", current, current, limit)
         predicted = self._predict(observation)
         best = self._best(predicted, current)
@@ -94,19 +96,25 @@ class SplitPolicy:
             capacity, deviation = generation_capacity(observation)
             self._generation.update(rollout.accelerators, capacity, deviation)
             self._mean("sampled", rollout.tokens_per_s / rollout.groups_per_s)
-            # The pool of another split needs another time for a group; Little's law scales it with the capacity.
-            self._mean("latency", rollout.group_latency_s)
-            self._mean("slowest", rollout.slowest_group_s)
         if trainer.groups_per_s > 0 and trainer.seconds_per_update > 0:
             computed = computed_tokens_per_group(observation)
             groups_per_busy_s = observation.groups_per_batch / trainer.seconds_per_update
             self._training.update(trainer.accelerators, groups_per_busy_s * computed)
             self._mean("computed", computed)
             self._measured = observation.split
+        if self._ready:
+            seen = friction_of(trainer.groups_per_s, *self._capacities(observation.split, observation.split))
+            self._means.setdefault("friction", prior_friction(observation.max_staleness))
+            self._mean("friction", seen, FRICTION_SMOOTHING)
 
-    def _mean(self, name: str, value: float) -> None:
+    def _mean(self, name: str, value: float, weight: float = SMOOTHING) -> None:
         old = self._means.get(name, value)
-        self._means[name] = old + SMOOTHING * (value - old)
+        self._means[name] = old + weight * (value - old)
+
+    @property
+    def _ready(self) -> bool:
+        """Both sides were measured."""
+        return self._generation is not None and self._training.measurements > 0
 
     # -- predicting ----------------------------------------------------------------------------------------------
 
@@ -117,24 +125,16 @@ class SplitPolicy:
         total = sum(observation.split)
         splits = [Split(rollout, total - rollout) for rollout in range(1, total)]
         return {
-            split: self._rate(split, observation)
+            split: end_to_end(*self._capacities(split, observation.split), self._means["friction"])
             for split in splits
             if self._allowed(split) or split == observation.split
         }
 
-    def _rate(self, split: Split, observation: Observation) -> float:
-        current = observation.split
+    def _capacities(self, split: Split, current: Split) -> tuple[float, float]:
+        """Groups/s of generation and of training in `split`."""
         generation = self._generation.rate(split.rollout, current.rollout) / self._means["sampled"]
         training = self._training.rate(split.trainer, current.trainer) / self._means["computed"]
-        here = self._generation.rate(current.rollout, current.rollout) / self._means["sampled"]
-        return end_to_end(
-            generation,
-            training,
-            groups_per_batch=observation.groups_per_batch,
-            max_staleness=observation.max_staleness,
-            latency_s=self._means["latency"] * here / generation,
-            slowest_s=self._means["slowest"] * here / generation,
-        ).groups_per_s
+        return generation, training
 
     @staticmethod
     def _best(predicted: dict[Split, float], current: Split) -> Split:

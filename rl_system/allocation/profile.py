@@ -54,8 +54,8 @@ class Generation(Section):
     """Sequences at which half of that is reached: b sequences get `tokens_per_s·b/(b + half_batch)` in all."""
     sync_s: float = Field(1, ge=0)
     """Pause of every engine when new weights arrive."""
-    stragglers: float = Field(0, ge=0, le=1)
-    """Share of accelerators that run at half speed."""
+    stragglers: float = Field(0, ge=0, lt=1)
+    """Share of the time in which an engine runs at half speed, in spells of ten minutes."""
     failures_per_hour: float = Field(0, ge=0)
     """Of one accelerator. Its episodes begin again elsewhere; it is back after `switch.engine_start_s`."""
 

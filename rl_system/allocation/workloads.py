@@ -80,15 +80,11 @@ def drifting() -> list[Case]:
     def phases(*factors: dict[str, float], every: int) -> Drift:
         return Drift(tuple(Regime(i * every, **each) for i, each in enumerate(factors)))
 
+    noisy = base_profile({"sampled_spread": 1.0, "tool_spread": 1.0}, {"stragglers": 0.1}, {"spread": 0.3})
     return [
-        Case("answers grow", base_profile(), Drift((Regime(0, **COSTLIER), Regime(400, **LONGER)), gradual=True), 400),
-        Case("sharing falls", base_profile(), Drift((Regime(0, **LONGER), Regime(400, **COSTLIER)), gradual=True), 400),
-        Case("one jump", base_profile(), phases(LONGER, COSTLIER, every=200), 400),
-        Case("phases", base_profile(), phases(LONGER, COSTLIER, LONGER, COSTLIER, every=150), 600),
-        Case(
-            "phases, noisy",
-            base_profile({"sampled_spread": 1.0, "tool_spread": 1.0}, {"stragglers": 0.1}, {"spread": 0.3}),
-            phases(COSTLIER, LONGER, COSTLIER, LONGER, every=150),
-            600,
-        ),
+        Case("answers grow", base_profile(), Drift((Regime(0, **COSTLIER), Regime(800, **LONGER)), gradual=True), 800),
+        Case("sharing falls", base_profile(), Drift((Regime(0, **LONGER), Regime(800, **COSTLIER)), gradual=True), 800),
+        Case("one jump", base_profile(), phases(LONGER, COSTLIER, every=250), 500),
+        Case("phases", base_profile(), phases(LONGER, COSTLIER, LONGER, COSTLIER, every=200), 800),
+        Case("phases, noisy", noisy, phases(COSTLIER, LONGER, COSTLIER, LONGER, every=250), 1000),
     ]

@@ -10,12 +10,16 @@ An episode keeps to one engine. Events are plain callbacks: a simpy process per 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 
+import numpy as np
 import simpy
 
 from rl_system.allocation.profile import Generation
+
+STRAGGLING_S = 600.0
+"""Mean length of a spell at half speed."""
 
 
 @dataclass(slots=True, eq=False)
@@ -36,7 +40,6 @@ class Engine:
 
     env: simpy.Environment
     index: int
-    device: int
     generation: Generation
     speed: float
     decoded: Callable[[Episode], None]
@@ -136,22 +139,25 @@ class Fleet:
         decoded: Callable[[Episode], None],
         busy_changed: Callable[[int], None],
         size_changed: Callable[[int], None],
-        slow: Callable[[int], bool],
+        rng: np.random.Generator,
     ) -> None:
         self.env, self.generation = env, generation
-        self._decoded, self._busy_changed, self._size_changed, self._slow = decoded, busy_changed, size_changed, slow
+        self._decoded, self._busy_changed, self._size_changed, self._rng = decoded, busy_changed, size_changed, rng
         self.engines: dict[int, Engine] = {}
         self._queue: list[tuple[int, int]] = []
         self._next_index = 0
         self._factor = 1.0
         self._retired_tokens = 0.0
 
-    def start(self, devices: Iterable[int]) -> list[Engine]:
+    def start(self, count: int) -> list[Engine]:
         started = []
-        for device in devices:
+        for _ in range(count):
             index, self._next_index = self._next_index, self._next_index + 1
-            speed = self._factor * (0.5 if self._slow(device) else 1.0)
-            engine = Engine(self.env, index, device, self.generation, speed, self._decoded, self._busy_changed, self.env.now)
+            engine = Engine(
+                self.env, index, self.generation, self._factor, self._decoded, self._busy_changed, self.env.now
+            )
+            if self.generation.stragglers:
+                self.env.process(self._straggle(engine))
             self.engines[index] = engine
             heapq.heappush(self._queue, (0, index))
             started.append(engine)
@@ -198,6 +204,17 @@ class Fleet:
     def sampled_tokens(self) -> float:
         """Of the whole run so far."""
         return self._retired_tokens + sum(engine.settle() for engine in self.engines.values())
+
+    def _straggle(self, engine: Engine) -> Generator[simpy.Event, object, None]:
+        """Spells at half speed, as long as the engine lives."""
+        share = self.generation.stragglers
+        while engine.alive:
+            yield self.env.timeout(self._rng.exponential(STRAGGLING_S * (1 - share) / share))
+            if engine.alive:
+                engine.set_speed(engine.speed / 2)
+                yield self.env.timeout(self._rng.exponential(STRAGGLING_S))
+            if engine.alive:
+                engine.set_speed(engine.speed * 2)
 
     def _load(self, engine: Engine, change: int) -> None:
         engine.load += change

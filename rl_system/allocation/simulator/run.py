@@ -55,8 +55,7 @@ class Simulation:
             max_staleness=workload.max_staleness,
             group_size=workload.group_size,
         )
-        episodes, self._update_rng, devices, self._failure_rng = np.random.default_rng(seed).spawn(4)
-        slow = devices.random(allocation.accelerators) < profile.generation.stragglers
+        episodes, self._update_rng, engines, self._failure_rng = np.random.default_rng(seed).spawn(4)
         self.pool = Pool(self.env, profile, self.ledger, self.window, episodes, self._wake_trainer)
         self.fleet = Fleet(
             self.env,
@@ -64,7 +63,7 @@ class Simulation:
             self.pool.turn_sampled,
             self._busy_changed,
             lambda size: self.window.engines.set(size, self.env.now),
-            lambda device: bool(slow[device]),
+            engines,
         )
         self.pool.fleet = self.fleet
         self.result = SimulationResult(workload.groups_per_batch)
@@ -73,13 +72,11 @@ class Simulation:
         self._joining: Move | None = None
         self._switch_began = 0.0
         self._sampled_before = 0.0
-        self._trainer_devices = list(range(self.split.rollout, allocation.accelerators))
-        self._moving_device = -1
         self._lent: list[Engine] = []
         self._last_wait = float("inf")
 
     def run(self) -> SimulationResult:
-        self.fleet.start(range(self.split.rollout))
+        self.fleet.start(self.split.rollout)
         self.pool.regime = self.drift.at(0)
         self.fleet.set_factor(self.pool.regime.generation_speed)
         if self.profile.generation.failures_per_hour:
@@ -147,7 +144,6 @@ class Simulation:
     def _boundary(self, step: int) -> Process:
         if self._joining is Move.TO_TRAINER:
             yield from self._rebuild()
-            self._trainer_devices.append(self._moving_device)
             self.split = Split(self.split.rollout, self.split.trainer + 1)
             self._end_switch(Move.TO_TRAINER, self.profile.switch.release_s)
         if self.window.updates < self.allocation.window_steps:
@@ -175,14 +171,11 @@ class Simulation:
         self._switching, self._switch_began = True, self.env.now
         self.window.disturb()
         if move is Move.TO_TRAINER:
-            engine = self.fleet.newest()
-            self.fleet.stop(engine)
-            self._moving_device = engine.device
+            self.fleet.stop(self.fleet.newest())
             self.split = Split(self.split.rollout - 1, self.split.trainer)
             self.env.timeout(self.profile.switch.release_s).callbacks.append(self._released)
         else:
             yield from self._rebuild()
-            self._moving_device = self._trainer_devices.pop()
             self.split = Split(self.split.rollout, self.split.trainer - 1)
             self.env.timeout(self.profile.switch.engine_start_s).callbacks.append(self._engine_started)
 
@@ -190,7 +183,7 @@ class Simulation:
         self._joining = Move.TO_TRAINER
 
     def _engine_started(self, _: simpy.Event) -> None:
-        self.fleet.start([self._moving_device])
+        self.fleet.start(1)
         self.split = Split(self.split.rollout + 1, self.split.trainer)
         self._end_switch(Move.TO_ROLLOUT, self.env.now - self._switch_began)
 
@@ -212,7 +205,7 @@ class Simulation:
     def _lend_devices(self) -> Process:
         yield self.env.timeout(self.profile.switch.lend_s)
         if self._arrival is not None:
-            self._lent = self.fleet.start(self._trainer_devices)
+            self._lent = self.fleet.start(self.split.trainer)
 
     def _return_devices(self, lending: simpy.Process) -> Process:
         if lending.is_alive:
@@ -229,14 +222,12 @@ class Simulation:
             if len(self.fleet.engines) < 2:
                 continue
             engines = list(self.fleet.engines.values())
-            engine = engines[self._failure_rng.integers(len(engines))]
-            self.fleet.stop(engine, keep_tokens=False)
+            self.fleet.stop(engines[self._failure_rng.integers(len(engines))], keep_tokens=False)
             self.window.disturb()
-            restart = self.env.timeout(self.profile.switch.engine_start_s, engine.device)
-            restart.callbacks.append(self._recovered)
+            self.env.timeout(self.profile.switch.engine_start_s).callbacks.append(self._recovered)
 
-    def _recovered(self, event: simpy.Event) -> None:
-        self.fleet.start([event.value])
+    def _recovered(self, _: simpy.Event) -> None:
+        self.fleet.start(1)
         self.window.disturb()
 
 

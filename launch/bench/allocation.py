@@ -1,0 +1,78 @@
+"""`python -m launch.bench allocation`: strategies of allocation on a grid of simulated workloads, as a table and a plot."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from pathlib import Path
+
+from rl_system.allocation.comparison import Comparison, compare
+from rl_system.allocation.workloads import grid
+from rl_system.errors import UserError
+
+HEADER = (
+    "| workload | best static | groups/s | worst static | lending | auto | oracle | auto, whole run | moves per 100 steps |",
+    "|---|---|---|---|---|---|---|---|---|",
+)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m launch.bench allocation", description=__doc__)
+    parser.add_argument("--workloads", help="names, separated by semicolons (default: all)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--plot", type=Path, help="also draw the rates of all strategies, .svg or .png")
+    parser.add_argument("--json", action="store_true", help="one JSON object a workload")
+    options = parser.parse_args(arguments)
+    cases = {case.name: case for case in grid()}
+    wanted = options.workloads.split(";") if options.workloads else list(cases)
+    if unknown := [name for name in wanted if name not in cases]:
+        raise UserError(f"--workloads names {unknown}, which are not in the grid; there are {'; '.join(cases)}")
+    results = []
+    if not options.json:
+        print("\n".join(HEADER), flush=True)
+    for name in wanted:
+        result = compare(cases[name], options.seed)
+        results.append(result)
+        print(json.dumps(as_record(result)) if options.json else as_row(result), flush=True)
+    if options.plot:
+        draw(results, options.plot)
+    return 0
+
+
+def as_record(result: Comparison) -> dict[str, object]:
+    record = dataclasses.asdict(result)
+    return {name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in record.items()}
+
+
+def as_row(result: Comparison) -> str:
+    """Rates relative to the best static split."""
+    best, rates = result.best_static, (result.worst_static, result.lending, result.auto, result.oracle)
+    relative = " | ".join(f"{rate / result.static:.2f}" for rate in rates)
+    return (
+        f"| {result.workload} | {best.rollout} + {best.trainer} | {result.static:.3g} | {relative} | "
+        f"{result.auto_whole:.2f} | {result.moves_per_100} |"
+    )
+
+
+def draw(results: list[Comparison], path: Path) -> None:
+    """Bars of each strategy's rate, relative to the best static split."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    strategies = {"worst static": "worst_static", "time lending": "lending", "auto": "auto", "oracle": "oracle"}
+    colours = ("#c9ced6", "#8fb3d9", "#1f6fb4", "#4d4d4d")
+    figure, axes = pyplot.subplots(figsize=(11, 4.2), layout="constrained")
+    width = 0.8 / len(strategies)
+    for i, ((label, name), colour) in enumerate(zip(strategies.items(), colours, strict=True)):
+        heights = [getattr(result, name) / result.static for result in results]
+        axes.bar([x + (i - 1.5) * width for x in range(len(results))], heights, width, label=label, color=colour)
+    axes.axhline(1.0, color="black", linewidth=0.8)
+    axes.set_xticks(range(len(results)), [result.workload for result in results], rotation=25, ha="right")
+    axes.set_ylabel("groups/s, relative to the\nbest static split in hindsight")
+    axes.legend(ncols=4, loc="upper left", frameon=False)
+    axes.set_ylim(0, 1.25 * max(max(r.auto, r.oracle, r.lending) / r.static for r in results))
+    figure.savefig(path)
+    pyplot.close(figure)
