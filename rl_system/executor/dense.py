@@ -1,14 +1,15 @@
 """The reference: every sequence alone through the model, as plain training would. Nothing is shared.
 
-Deliberately independent of trees and merged attention (transformers' own `sdpa`), because it is what they are compared
-with. The head is the common one: only trained rows, in chunks.
+Deliberately independent of trees and merged attention (transformers' own modules and `sdpa`), because it is what they
+are compared with. The head is the common one: only trained rows, in chunks.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -18,86 +19,124 @@ from transformers import PreTrainedModel
 from rl_system.algorithms.objective import Objective
 from rl_system.executor.head import Head
 from rl_system.executor.interface import ExecutionReport, StepResult
-from rl_system.executor.models import attention
-from rl_system.executor.pairs import Evaluation, PairTable
+from rl_system.executor.models import attention, synchronize
+from rl_system.executor.pairs import Evaluation, Fixed, PairTable, sensitivity
+from rl_system.executor.precision import full_precision
 from rl_system.records import TrainBatch
+from rl_system.tree.cost_model import CostModel, Work
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One run of the model: tokens of the batch, positions (int64, from 0) of the targets among them, and the index of the
+    first target in the table."""
+
+    tokens: slice
+    positions: np.ndarray
+    first: int
+
+    @property
+    def targets(self) -> slice:
+        return slice(self.first, self.first + len(self.positions))
 
 
 class DenseExecutor:
     """recompute: keep layer inputs only and run each layer again in backward (activation checkpointing)."""
 
-    def __init__(self, model: PreTrainedModel, head: Head, *, recompute: bool = False) -> None:
-        self.model, self.head, self.recompute = model, head, recompute
+    method = "dense"
+    whole_sequences = True
+    """Every pair of a sequence belongs to one piece."""
+
+    def __init__(self, model: PreTrainedModel, head: Head, cost_model: CostModel, *, recompute: bool = False) -> None:
+        self.model, self.head, self.cost_model, self.recompute = model, head, cost_model, recompute
 
     def step(self, batch: TrainBatch, objective: Objective) -> StepResult:
         began = time.perf_counter()
-        table = self._table(batch)
+        table, pieces = self._pieces(batch)
         evaluation = Evaluation(objective, table)
         outputs = torch.zeros(table.count, dtype=self._dtype, device=self.model.device)
+        fixed = None
+        if objective.coupled and not self.whole_sequences:
+            fixed = Fixed(*evaluation(0, *self._forward(batch, table, pieces, objective.needs_entropy)))
         with attention(self.model, "sdpa"), self._checkpointing():
-            for tokens, targets in self._sequences(batch):
-                hidden, rows, wanted = self._run(batch, tokens, table, targets)
-                leaf = hidden.detach()[rows]
-                if objective.coupled:
-                    result = self.head.forward(leaf, wanted, objective.needs_entropy)
-                    whole = evaluation(targets.start, *result)
-                else:
-                    whole = None
-
-                def sensitivity(chunk: slice, values: Tensor, entropies: Tensor | None, at=targets.start, whole=whole):
-                    if whole is not None:
-                        return whole[0][chunk], None if whole[1] is None else whole[1][chunk]
-                    return evaluation(at + chunk.start, values, entropies)
-
-                values, _, grad = self.head.backward(leaf, wanted, objective.needs_entropy, sensitivity)
-                outputs[targets] = values
-                hidden[rows].backward(grad)
-        method = "dense_ckpt" if self.recompute else "dense"
+            for piece in pieces:
+                hidden, wanted = self._run(batch, piece)
+                leaf = hidden.detach()
+                gradient, first = fixed or evaluation, piece.first
+                if objective.coupled and self.whole_sequences:
+                    known = self.head.forward(leaf, wanted, objective.needs_entropy)
+                    gradient, first = Fixed(*evaluation(piece.first, *known)), 0
+                result = self.head.backward(leaf, wanted, objective.needs_entropy, sensitivity(gradient, first))
+                outputs[piece.targets] = result.outputs
+                torch.autograd.backward(hidden, result.grad_hidden)
+        synchronize(self.model)
+        seconds = time.perf_counter() - began
+        method = f"{self.method}_ckpt" if self.recompute else self.method
+        run = int(sum(piece.tokens.stop - piece.tokens.start for piece in pieces))
+        self.cost_model.observe(method, self._work(pieces, table.count), seconds)
         report = ExecutionReport(
             method=method,
             reason="as configured",
-            blocks=len(batch),
+            blocks=len(pieces),
             sequence_tokens=batch.sequence_tokens,
             unique_tokens=batch.sequence_tokens,
-            recomputed_tokens=batch.sequence_tokens if self.recompute else 0,
-            peak_live_tokens=int(batch.lengths().max(initial=0)),
-            seconds=time.perf_counter() - began,
+            recomputed_tokens=run * (self.recompute + (fixed is not None)),
+            peak_live_tokens=max((int(piece.tokens.stop - piece.tokens.start) for piece in pieces), default=0),
+            seconds=seconds,
         )
         return StepResult(evaluation.loss, evaluation.statistics, table.flat(outputs), report)
 
-    @torch.no_grad()
     def logprobs(self, batch: TrainBatch) -> np.ndarray:
-        table = self._table(batch)
+        table, pieces = self._pieces(batch)
+        return table.flat(self._forward(batch, table, pieces, entropy=False)[0])
+
+    def predicted_seconds(self, batch: TrainBatch) -> float:
+        table, pieces = self._pieces(batch)
+        return self.cost_model.seconds(self.method, self._work(pieces, table.count))
+
+    @torch.no_grad()
+    def _forward(
+        self, batch: TrainBatch, table: PairTable, pieces: list[Piece], entropy: bool
+    ) -> tuple[Tensor, Tensor | None]:
         outputs = torch.zeros(table.count, dtype=self._dtype, device=self.model.device)
+        entropies = torch.zeros_like(outputs) if entropy else None
         with attention(self.model, "sdpa"):
-            for tokens, targets in self._sequences(batch):
-                hidden, rows, wanted = self._run(batch, tokens, table, targets)
-                outputs[targets], _ = self.head.forward(hidden[rows], wanted, entropy=False)
-        return table.flat(outputs)
+            for piece in pieces:
+                values, spread = self.head.forward(*self._run(batch, piece), entropy)
+                outputs[piece.targets] = values
+                if entropies is not None:
+                    entropies[piece.targets] = spread
+        return outputs, entropies
 
     @property
     def _dtype(self) -> torch.dtype:
         return torch.promote_types(self.model.dtype, torch.float32)
 
-    def _table(self, batch: TrainBatch) -> PairTable:
-        """One target a trained token, in the batch's order."""
+    def _pieces(self, batch: TrainBatch) -> tuple[PairTable, list[Piece]]:
+        """One target a trained token, in the batch's order; every sequence with anything to train."""
         tokens = np.flatnonzero(batch.trained)
-        return PairTable(batch, tokens, np.arange(len(tokens)), len(tokens), self.model.device, self._dtype)
+        table = PairTable(batch, tokens, np.arange(len(tokens)), len(tokens), self.model.device, self._dtype)
+        bounds = np.searchsorted(tokens, batch.offsets)
+        pieces = [
+            Piece(slice(start, stop), tokens[first:last] - start, int(first))
+            for start, stop, first, last in zip(
+                batch.offsets[:-1], batch.offsets[1:], bounds[:-1], bounds[1:], strict=True
+            )
+            if first < last
+        ]
+        return table, pieces
 
-    def _sequences(self, batch: TrainBatch) -> Iterator[tuple[slice, slice]]:
-        """Tokens and targets of every sequence with anything to train."""
-        before = np.concatenate([[0], np.cumsum(batch.trained)])
-        for start, stop in zip(batch.offsets[:-1], batch.offsets[1:], strict=True):
-            if before[start] < before[stop]:
-                yield slice(start, stop), slice(before[start], before[stop])
-
-    def _run(self, batch: TrainBatch, tokens: slice, table: PairTable, targets: slice) -> tuple[Tensor, Tensor, Tensor]:
-        """Hidden states of one sequence, the rows that predict its targets, and the targets' token ids."""
+    def _run(self, batch: TrainBatch, piece: Piece) -> tuple[Tensor, Tensor]:
+        """Hidden states of the rows that predict the piece's targets, and the targets' token ids."""
         device = self.model.device
-        ids = torch.from_numpy(batch.token_ids[tokens].astype(np.int64)).to(device)
-        trained = torch.from_numpy(table.tokens[targets] - tokens.start).to(device)
+        ids = torch.from_numpy(batch.token_ids[piece.tokens].astype(np.int64)).to(device)
+        positions = torch.from_numpy(piece.positions).to(device)
         hidden = self.model.base_model(input_ids=ids[None], use_cache=False).last_hidden_state[0]
-        return hidden, trained - 1, ids[trained]
+        return hidden[positions - 1], ids[positions]
+
+    def _work(self, pieces: list[Piece], targets: int) -> Work:
+        lengths = np.array([piece.tokens.stop - piece.tokens.start for piece in pieces], np.float64)
+        return Work(lengths.sum(), (lengths * (lengths + 1) / 2).sum(), len(pieces), 0, targets)
 
     @contextmanager
     def _checkpointing(self) -> Iterator[None]:
@@ -105,7 +144,9 @@ class DenseExecutor:
             yield
             return
         training = self.model.training
-        self.model.gradient_checkpointing_enable({"use_reentrant": False})
+        # What is run again in backward is outside the context of the forward, so it gets its own.
+        settings = {"use_reentrant": False, "context_fn": lambda: (nullcontext(), full_precision(self.model.dtype))}
+        self.model.gradient_checkpointing_enable(settings)
         self.model.train()
         try:
             yield

@@ -8,6 +8,7 @@ matrix are taken at once.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -19,6 +20,15 @@ Sensitivity = Callable[[slice, Tensor, Tensor | None], tuple[Tensor, Tensor | No
 """(rows, outputs, entropies) to d(loss)/d(outputs) and d(loss)/d(entropies), the latter None where it is zero."""
 
 
+@dataclass(frozen=True, slots=True)
+class HeadResult:
+    """outputs and entropies as of `Head`; grad_hidden: d(loss)/d(hidden), like the hidden states."""
+
+    outputs: Tensor
+    entropies: Tensor | None
+    grad_hidden: Tensor
+
+
 class Head(Protocol):
     """outputs: float32 (float64 for float64 models) [rows]; entropies likewise, in nats, or None if not asked for."""
 
@@ -28,8 +38,8 @@ class Head(Protocol):
 
     def backward(
         self, hidden: Tensor, targets: Tensor, entropy: bool, sensitivity: Sensitivity
-    ) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Outputs, entropies and d(loss)/d(hidden); gradients of the head's own parameters are added to their buffers."""
+    ) -> HeadResult:
+        """As forward, and the gradients; those of the head's own parameters are added to their buffers."""
         ...
 
 
@@ -55,7 +65,7 @@ class LogprobHead:
     @torch.no_grad()
     def backward(
         self, hidden: Tensor, targets: Tensor, entropy: bool, sensitivity: Sensitivity
-    ) -> tuple[Tensor, Tensor | None, Tensor]:
+    ) -> HeadResult:
         outputs, entropies = _results(hidden, entropy)
         grad_hidden = torch.empty_like(hidden)
         for rows in _chunks(len(hidden), self.chunk):
@@ -73,7 +83,7 @@ class LogprobHead:
             if self.temperature != 1.0:
                 grad /= self.temperature
             self._backward_matmul(grad.to(hidden.dtype), hidden[rows], grad_hidden[rows])
-        return outputs, entropies, grad_hidden
+        return HeadResult(outputs, entropies, grad_hidden)
 
     def _log_softmax(self, hidden: Tensor) -> Tensor:
         logits = hidden @ self.weight.T
@@ -109,7 +119,7 @@ class ModuleHead:
 
     def backward(
         self, hidden: Tensor, targets: Tensor, entropy: bool, sensitivity: Sensitivity
-    ) -> tuple[Tensor, None, Tensor]:
+    ) -> HeadResult:
         outputs, _ = _results(hidden, False)
         grad_hidden = torch.empty_like(hidden)
         for rows in _chunks(len(hidden), self.chunk):
@@ -120,7 +130,7 @@ class ModuleHead:
             by_output, _ = sensitivity(rows, outputs[rows], None)
             values.backward(by_output.to(values.dtype))
             grad_hidden[rows] = leaf.grad
-        return outputs, None, grad_hidden
+        return HeadResult(outputs, None, grad_hidden)
 
     def _values(self, hidden: Tensor) -> Tensor:
         return self.module(hidden.to(self.dtype)).squeeze(-1)

@@ -10,6 +10,7 @@ import numpy as np
 from rl_system.algorithms.objective import Objective
 from rl_system.algorithms.statistics import Statistics
 from rl_system.records import TrainBatch
+from rl_system.tree.cost_model import CostModel
 
 
 @dataclass(slots=True)
@@ -45,7 +46,9 @@ class StepResult:
 
 
 class Executor(Protocol):
-    """Runs a model over a batch."""
+    """Runs a model over a batch. cost_model: what it has learnt about how long that takes."""
+
+    cost_model: CostModel
 
     def step(self, batch: TrainBatch, objective: Objective) -> StepResult:
         """Add d(loss)/d(parameters) to the gradient buffers, which are never zeroed here."""

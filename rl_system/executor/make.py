@@ -7,12 +7,15 @@ from transformers import PreTrainedModel
 
 from rl_system.config.executor import ExecutorConfig
 from rl_system.executor.attention.kernels import CpuFlashKernel
+from rl_system.executor.auto import AutoExecutor
 from rl_system.executor.dense import DenseExecutor
 from rl_system.executor.gradients import gradient_buffers
 from rl_system.executor.head import LogprobHead, ModuleHead
 from rl_system.executor.interface import Executor
-from rl_system.executor.models import check_supported
+from rl_system.executor.leaves import LeavesExecutor
+from rl_system.executor.models import check_supported, model_shape
 from rl_system.executor.tree import TreeExecutor
+from rl_system.tree.cost_model import CostModel
 
 
 def make_executor(
@@ -32,8 +35,18 @@ def make_executor(
     else:
         gradient_buffers(head)
         outputs = ModuleHead(head, config.head_chunk)
+    cost_model = CostModel(model_shape(model))
+    if config.method == "leaves":
+        return LeavesExecutor(model, outputs, cost_model)
+    dense = DenseExecutor(model, outputs, cost_model, recompute=config.method == "dense_ckpt")
     if config.method in ("dense", "dense_ckpt"):
-        return DenseExecutor(model, outputs, recompute=config.method == "dense_ckpt")
-    return TreeExecutor(
-        model, outputs, CpuFlashKernel(), block_tokens=config.block_tokens, retain_tokens=config.retain_tokens
+        return dense
+    tree = TreeExecutor(
+        model,
+        outputs,
+        CpuFlashKernel(),
+        cost_model,
+        block_tokens=config.block_tokens,
+        retain_tokens=config.retain_tokens,
     )
+    return tree if config.method == "tree" else AutoExecutor(tree, dense, cost_model)

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from rl_system.errors import UserError
 from rl_system.executor.precision import full_precision
+from rl_system.tree.cost_model import ModelShape
 
 SUPPORTED = ("llama", "qwen2", "qwen3", "mistral", "qwen3_moe")
 
@@ -70,3 +72,28 @@ def attention(model: PreTrainedModel, name: str) -> Iterator[None]:
             yield
     finally:
         model.config._attn_implementation = before
+
+
+def synchronize(model: PreTrainedModel) -> None:
+    """Wait until the model's device has done what it was asked for, so that a clock read next means something."""
+    if model.device.type == "cuda":
+        torch.cuda.synchronize(model.device)
+
+
+def model_shape(model: PreTrainedModel) -> ModelShape:
+    """What the cost model needs to know before anything was measured."""
+    config = model.config
+    total = sum(parameter.numel() for parameter in model.base_model.parameters())
+    total -= model.get_input_embeddings().weight.numel()
+    experts = getattr(config, "num_experts", None)
+    if experts:
+        expert = 3 * config.hidden_size * config.moe_intermediate_size * config.num_hidden_layers
+        total -= expert * (experts - config.num_experts_per_tok)
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return ModelShape(
+        layer_parameters=total,
+        layers=config.num_hidden_layers,
+        attention_width=config.num_attention_heads * head_dim,
+        hidden=config.hidden_size,
+        vocabulary=config.vocab_size,
+    )

@@ -6,12 +6,15 @@ Pairs are sorted by target, so any run of targets owns one run of pairs.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from rl_system.algorithms.objective import Objective, Pairs
 from rl_system.algorithms.statistics import Statistics
+from rl_system.executor.head import Sensitivity
 from rl_system.records import TrainBatch
 
 
@@ -83,3 +86,20 @@ class Evaluation:
         self.statistics.merge(statistics)
         by_output = torch.zeros_like(outputs) if grads[0] is None else grads[0]
         return by_output, grads[1] if entropies is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """Gradients with respect to outputs and entropies that are known beforehand, of targets from 0 on."""
+
+    by_output: Tensor
+    by_entropy: Tensor | None
+
+    def __call__(self, first: int, outputs: Tensor, entropies: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        mine = slice(first, first + len(outputs))
+        return self.by_output[mine], None if self.by_entropy is None else self.by_entropy[mine]
+
+
+def sensitivity(gradient: Evaluation | Fixed, first: int) -> Sensitivity:
+    """What a head asks for, of rows whose targets begin at `first`."""
+    return lambda rows, outputs, entropies: gradient(first + rows.start, outputs, entropies)

@@ -24,45 +24,66 @@ from rl_system.executor.attention.calls import attention_plan, trunk_plan
 from rl_system.executor.attention.function import ATTENTION_NAME, BlockPass
 from rl_system.executor.attention.kernels import Kernel
 from rl_system.executor.attention.stack import PathStack
-from rl_system.executor.head import Head, Sensitivity
+from rl_system.executor.head import Head
 from rl_system.executor.interface import ExecutionReport, StepResult
-from rl_system.executor.models import attention
-from rl_system.executor.pairs import Evaluation
-from rl_system.executor.workload import BlockInputs, Workload, needed_nodes, prepare
+from rl_system.executor.models import attention, synchronize
+from rl_system.executor.pairs import Evaluation, Fixed, sensitivity
+from rl_system.executor.workload import BlockInputs, Workload, needed_nodes, plan_work, prepare
 from rl_system.records import TrainBatch
 from rl_system.tree.block_plan import Block, BlockPlan, plan_blocks
+from rl_system.tree.cost_model import CostModel
 from rl_system.tree.prefix_tree import PrefixTree, build_tree
+from rl_system.tree.pruned import Nodes
 
 
 class TreeExecutor:
     """block_tokens: most rows in a block, 0 for no limit. retain_tokens: most rows whose graph waits for blocks below."""
 
     def __init__(
-        self, model: PreTrainedModel, head: Head, kernel: Kernel, *, block_tokens: int = 0, retain_tokens: int = 0
+        self,
+        model: PreTrainedModel,
+        head: Head,
+        kernel: Kernel,
+        cost_model: CostModel,
+        *,
+        block_tokens: int = 0,
+        retain_tokens: int = 0,
     ) -> None:
-        self.model, self.head, self.kernel = model, head, kernel
+        self.model, self.head, self.kernel, self.cost_model = model, head, kernel, cost_model
         self.block_tokens, self.retain_tokens = block_tokens, retain_tokens
         self.stack = PathStack(model.config.num_hidden_layers)
 
     def step(self, batch: TrainBatch, objective: Objective) -> StepResult:
+        began = time.perf_counter()
         tree = build_tree(batch)
-        plan = plan_blocks(needed_nodes(batch, tree), self.block_tokens, self.retain_tokens)
-        return self.step_planned(batch, tree, plan, objective)
+        nodes = needed_nodes(batch, tree)
+        plan = plan_blocks(nodes, self.block_tokens, self.retain_tokens)
+        return self.step_planned(batch, tree, nodes, plan, objective, "as configured", began)
 
     def step_planned(
-        self, batch: TrainBatch, tree: PrefixTree, plan: BlockPlan, objective: Objective, reason: str = "as configured"
+        self,
+        batch: TrainBatch,
+        tree: PrefixTree,
+        nodes: Nodes,
+        plan: BlockPlan,
+        objective: Objective,
+        reason: str,
+        began: float,
     ) -> StepResult:
-        """A step over a tree and plan made beforehand."""
-        began = time.perf_counter()
+        """A step over a tree and plan made beforehand. began: when that was started, of `time.perf_counter`."""
         work = prepare(batch, tree, plan, self.model.device, self._dtype)
         evaluation = Evaluation(objective, work.table)
         recomputed = plan.recomputed_tokens
         gradient = evaluation
         if objective.coupled:
-            gradient = _Fixed(*evaluation(0, *self._forward(work, objective.needs_entropy)))
+            gradient = Fixed(*evaluation(0, *self._forward(work, objective.needs_entropy)))
             recomputed += plan.tokens
         depth_first = _DepthFirst(self, work, objective.needs_entropy, gradient)
         depth_first.run()
+        synchronize(self.model)
+        seconds = time.perf_counter() - began
+        if not objective.coupled:
+            self.cost_model.observe("tree", plan_work(nodes, plan, work.table.count), seconds)
         report = ExecutionReport(
             method="tree",
             reason=reason,
@@ -71,7 +92,7 @@ class TreeExecutor:
             unique_tokens=len(tree),
             recomputed_tokens=recomputed,
             peak_live_tokens=depth_first.peak_live,
-            seconds=time.perf_counter() - began,
+            seconds=seconds,
             block_tokens=plan.block_tokens,
         )
         return StepResult(evaluation.loss, evaluation.statistics, work.table.flat(depth_first.outputs), report)
@@ -122,22 +143,10 @@ class TreeExecutor:
         return torch.promote_types(self.model.dtype, torch.float32)
 
 
-@dataclass(slots=True)
-class _Fixed:
-    """Gradients of a sequence-coupled loss, known for all targets before the pass with graph."""
-
-    by_output: Tensor
-    by_entropy: Tensor | None
-
-    def __call__(self, first: int, outputs: Tensor, entropies: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        mine = slice(first, first + len(outputs))
-        return self.by_output[mine], None if self.by_entropy is None else self.by_entropy[mine]
-
-
 class _DepthFirst:
     """One step's walk over the blocks, with an explicit stack of the blocks under way."""
 
-    def __init__(self, executor: TreeExecutor, work: Workload, entropy: bool, gradient) -> None:
+    def __init__(self, executor: TreeExecutor, work: Workload, entropy: bool, gradient: Evaluation | Fixed) -> None:
         self.executor, self.work, self.entropy, self.gradient = executor, work, entropy, gradient
         self.outputs = torch.zeros(work.table.count, dtype=executor._dtype, device=executor.model.device)
         self.live = self.peak_live = 0
@@ -190,15 +199,13 @@ class _DepthFirst:
             block_pass.received = torch.cat(visit.received[::-1], dim=2)
         mine = slice(inputs.first, inputs.first + len(inputs.wanted))
         leaf = hidden.detach()[inputs.predictors]
-        self.outputs[mine], _, grad = self.executor.head.backward(
-            leaf, inputs.wanted, self.entropy, self._sensitivity(inputs.first)
+        result = self.executor.head.backward(
+            leaf, inputs.wanted, self.entropy, sensitivity(self.gradient, inputs.first)
         )
-        hidden[inputs.predictors].backward(grad)
+        self.outputs[mine] = result.outputs
+        torch.autograd.backward(hidden[inputs.predictors], result.grad_hidden)
         visit.retained = None
         self.live -= block.tokens
-
-    def _sensitivity(self, first: int) -> Sensitivity:
-        return lambda rows, outputs, entropies: self.gradient(first + rows.start, outputs, entropies)
 
     def _hold(self, rows: int) -> None:
         self.live += rows

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from rl_system.executor.pairs import PairTable
 from rl_system.records import TrainBatch
-from rl_system.tree.block_plan import BlockPlan, plan_blocks
+from rl_system.tree.block_plan import BlockPlan
+from rl_system.tree.cost_model import Work
 from rl_system.tree.prefix_tree import PrefixTree
 from rl_system.tree.pruned import Nodes, pruned_nodes
 
@@ -85,3 +86,9 @@ def prepare(
     table = PairTable(batch, tokens, targets, len(target_rows), device, dtype)
     path_rows = max((block.attach + block.trunk for block in plan.blocks), default=0)
     return Workload(tree, plan, inputs, table, path_rows)
+
+
+def plan_work(nodes: Nodes, plan: BlockPlan, targets: int) -> Work:
+    """What running `plan` amounts to."""
+    pairs = nodes.length * nodes.depth + nodes.length * (nodes.length + 1) / 2
+    return Work(nodes.tokens, pairs.sum(), len(plan.blocks), plan.recomputed_tokens, targets)
