@@ -6,7 +6,6 @@ the data comes out of the object store and goes back into it.
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -38,15 +37,29 @@ class RolloutWorker:
         await self._session.label()
         return self._session.version
 
-    async def generate(self, prompt_ids: np.ndarray, max_new_tokens: int, temperature: float | None = None) -> Turn:
+    async def generate(
+        self,
+        prompt_ids: np.ndarray,
+        max_new_tokens: int,
+        temperature: float | None = None,
+        prefix: Turn | None = None,
+    ) -> Turn:
         """Sample one response to `prompt_ids` (int32 [prompt]), ended by a stop token or `max_new_tokens`.
 
-        temperature: that of the configuration where None; 0 takes the likeliest token. Raises PromptTooLong,
-        EngineBroken. Cancelling the call takes the request out of the engine.
+        temperature: that of the configuration where None; 0 takes the likeliest token. prefix: a turn on this prompt
+        that another worker handed over, to be ended here; its tokens count. Raises PromptTooLong, EngineBroken.
+        Cancelling the call takes the request out of the engine.
         """
         if temperature is None:
             temperature = self._config.rollout.sampling.temperature
-        return await self._session.generate(prompt_ids, max_new_tokens, temperature)
+        return await self._session.generate(prompt_ids, max_new_tokens, temperature, prefix)
+
+    async def hand_over(self) -> int:
+        """End all requests where they are, for another worker to go on with. Returns how many.
+
+        Call it when no new ones are sent here any more. The turns come back with finish reason `handover.ABORTED`.
+        """
+        return await self._session.hand_over()
 
     async def update_weights(self, weights: Weights) -> dict[str, float]:
         """Swap to `weights`, all or nothing, with requests in flight kept. Returns `version`, `seconds`, `paused_s`.
@@ -55,8 +68,20 @@ class RolloutWorker:
         """
         if self._config.weights.transport == "directory":
             return await self._session.load_directory(Path(weights.chunks[0]), weights.version)
-        chunks = await asyncio.gather(*map(_value_of, weights.chunks))
-        return await self._session.load_chunks(chunks, weights.version, weights.checksum)
+        return await self._session.load_chunks(weights.chunks, weights.version, weights.checksum)
+
+    async def join_broadcast(self, init_info: dict[str, Any]) -> None:
+        """The four calls of an update by NCCL broadcast, made by `actors.engine.broadcast`."""
+        await self._session.join_broadcast(init_info)
+
+    async def begin_broadcast(self) -> None:
+        await self._session.begin_broadcast()
+
+    async def receive_broadcast(self, update_info: dict[str, Any]) -> None:
+        await self._session.receive_broadcast(update_info)
+
+    async def end_broadcast(self, version: int) -> dict[str, float]:
+        return await self._session.end_broadcast(version)
 
     async def prompt_logprobs(self, token_ids: np.ndarray) -> np.ndarray:
         """float32 [tokens]: the engine's logprob of each token given those before it, at temperature 1; 0 at 0."""
@@ -69,8 +94,3 @@ class RolloutWorker:
     async def close(self) -> None:
         """Stop the engine. Requests still in it fail."""
         await self._session.close()
-
-
-async def _value_of(chunk: Any) -> dict[str, np.ndarray]:
-    """The chunk itself, or the one an object reference stands for: a view of this node's copy, not a new one."""
-    return await chunk if isinstance(chunk, ray.ObjectRef) else chunk

@@ -20,6 +20,10 @@ from rl_system.config.run import RunConfig
 
 GIB = 2**30
 
+CPU_BLOCK_TOKENS = 32
+"""Granularity of the prefix cache on CPUs. A turn computes again what does not fill a block: with vLLM's own 128, as many
+tokens as a short answer has. 32 is the least that its kernels are optimised for."""
+
 
 def engine_arguments(model_directory: Path, config: RunConfig, seed: int) -> dict[str, Any]:
     """Keyword arguments of vLLM's engine for the model in `model_directory`."""
@@ -44,7 +48,9 @@ def engine_arguments(model_directory: Path, config: RunConfig, seed: int) -> dic
     }
     if engine.kv_cache_gib is not None:
         arguments["kv_cache_memory_bytes"] = int(engine.kv_cache_gib * GIB)
-    if config.model.device == "cuda":
+    if config.model.device == "cpu":
+        arguments["block_size"] = CPU_BLOCK_TOKENS
+    else:
         arguments["gpu_memory_utilization"] = engine.gpu_memory_utilization
         arguments["tensor_parallel_size"] = engine.tensor_parallel
     return arguments

@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Coroutine, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from vllm import RequestOutput, SamplingParams, TokensPrompt
+from vllm.distributed.weight_transfer.base import WeightTransferInitRequest
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
 from actors.engine.construction import engine_seed, make_engine
@@ -26,19 +28,23 @@ from actors.engine.sampling import (
     prompt_logprobs_of,
     sampling_parameters,
     scoring_parameters,
-    stop_token_ids,
     turn_of,
 )
+from actors.engine.stop_ids import stop_token_ids
 from actors.engine.updates import (
+    begin_update,
     check_arrays,
     check_shapes,
     check_sum,
+    end_update,
+    load_files,
     parameter_shapes,
+    receive_update,
     safetensors_files,
-    swap_weights,
 )
 from actors.engine.usage import EngineUsage
 from actors.engine.weight_file import weight_file
+from rl_system.allocation.handover import join_turns, tokens_left, tokens_so_far
 from rl_system.config.run import RunConfig
 from rl_system.records import Turn
 
@@ -63,7 +69,7 @@ class EngineSession:
         self._request_ids = itertools.count()
         self._labelled = False
         self._update_lock = asyncio.Lock()
-        self._requests: set[asyncio.Task] = set()
+        self._requests: dict[str, asyncio.Future[RequestOutput]] = {}
         self._broken: Exception | None = None
         self.usage = EngineUsage()
         claim_shared_memory(self._shared_memory, config.weights.timeout_s)
@@ -78,28 +84,42 @@ class EngineSession:
                 await self._engine.update_weight_version(str(self.version))
                 self._labelled = True
 
-    async def generate(self, prompt_ids: np.ndarray, max_new_tokens: int, temperature: float) -> Turn:
-        """Sample one response. Raises PromptTooLong, EngineBroken; cancelling it takes the request out of the engine."""
-        self._require_fit(len(prompt_ids), max_new_tokens)
-        output = await self._request(
-            prompt_ids,
-            sampling_parameters(temperature=temperature, max_new_tokens=max_new_tokens, stop_ids=self._stop_ids),
-        )
-        return turn_of(np.asarray(prompt_ids, np.int32), output.outputs[0])
+    async def generate(
+        self, prompt_ids: np.ndarray, max_new_tokens: int, temperature: float, prefix: Turn | None = None
+    ) -> Turn:
+        """Sample one response, or the rest of `prefix`, which counts towards `max_new_tokens`.
+
+        Raises PromptTooLong, EngineBroken. Cancelling it takes the request out of the engine.
+        """
+        if prefix is None:
+            return await self._sample(prompt_ids, max_new_tokens, temperature)
+        left = tokens_left(prefix, max_new_tokens)
+        if left < 1:
+            return replace(prefix, finish_reason="length")
+        return join_turns(prefix, await self._sample(tokens_so_far(prefix), left, temperature))
+
+    async def hand_over(self) -> int:
+        """End all requests where they are: their turns come back as they stand, ABORTED. Returns how many."""
+        in_flight = list(self._requests)
+        await self._engine.abort(in_flight)
+        return len(in_flight)
 
     async def prompt_logprobs(self, token_ids: np.ndarray) -> np.ndarray:
         """float32 [tokens]: the engine's logprob of each token given those before it, at temperature 1; 0 at 0."""
         self._require_fit(len(token_ids), 1)
         return prompt_logprobs_of(await self._request(token_ids, scoring_parameters()))
 
-    async def load_chunks(self, chunks: Sequence[Chunk], version: int, checksum: str) -> dict[str, float]:
+    async def load_chunks(
+        self, chunks: Sequence[Chunk | Awaitable[Chunk]], version: int, checksum: str
+    ) -> dict[str, float]:
         """Swap to the arrays of `chunks` through a file in shared memory."""
         started = time.monotonic()
-        arrays = {name: array for chunk in chunks for name, array in chunk.items()}
-        check_arrays(arrays, self._shapes)
-        if self._config.weights.verify:
-            await asyncio.to_thread(check_sum, chunks, checksum)
         async with self._update_lock:
+            arrived = await asyncio.gather(*map(_value_of, chunks))
+            arrays = {name: array for chunk in arrived for name, array in chunk.items()}
+            check_arrays(arrays, self._shapes)
+            if self._config.weights.verify:
+                await asyncio.to_thread(check_sum, arrived, checksum)
             file = weight_file(self._shared_memory, f"{version}-{checksum}", arrays, self._config.weights.timeout_s)
             path = await asyncio.to_thread(file.__enter__)
             try:
@@ -110,10 +130,39 @@ class EngineSession:
     async def load_directory(self, directory: Path, version: int) -> dict[str, float]:
         """Swap to the safetensors files in `directory`."""
         started = time.monotonic()
-        paths = safetensors_files(directory)
-        check_shapes(parameter_shapes(paths), self._shapes)
         async with self._update_lock:
+            paths = safetensors_files(directory)
+            check_shapes(parameter_shapes(paths), self._shapes)
             return await self._swap(paths, version, started)
+
+    async def join_broadcast(self, init_info: dict[str, Any]) -> None:
+        """Enter the trainer's NCCL group; see `actors.engine.broadcast`."""
+        await self._engine.init_weight_transfer_engine(WeightTransferInitRequest(init_info=init_info))
+
+    async def begin_broadcast(self) -> None:
+        """Pause for an update whose tensors come by broadcast. Other updates wait until `end_broadcast`."""
+        await self._update_lock.acquire()
+        self._broadcast_began = time.monotonic()
+        await self._in_broadcast(begin_update(self._engine))
+
+    async def receive_broadcast(self, update_info: dict[str, Any]) -> None:
+        """Take part in the broadcast of the tensors that `update_info` names."""
+        await self._in_broadcast(receive_update(self._engine, update_info))
+
+    async def end_broadcast(self, version: int) -> dict[str, float]:
+        """Serve what was received, as `version`."""
+        await self._in_broadcast(end_update(self._engine, version))
+        report = self._swapped(version, self._broadcast_began, self._broadcast_began)
+        self._update_lock.release()
+        return report
+
+    async def _in_broadcast(self, step: Coroutine[Any, Any, None]) -> None:
+        """A step of a broadcast. The next one comes from outside: if this one fails, nobody waits for it."""
+        try:
+            await self._or_break(step, "by broadcast")
+        except BaseException:
+            self._update_lock.release()
+            raise
 
     def statistics(self) -> dict[str, Any]:
         """Totals since the start, and the version that is served."""
@@ -125,17 +174,35 @@ class EngineSession:
         await asyncio.to_thread(self._engine.shutdown)
         await asyncio.to_thread(leave_run_directory, self._shared_memory, self._config.weights.timeout_s)
 
+    async def _sample(self, prompt_ids: np.ndarray, max_new_tokens: int, temperature: float) -> Turn:
+        self._require_fit(len(prompt_ids), max_new_tokens)
+        output = await self._request(
+            prompt_ids,
+            sampling_parameters(temperature=temperature, max_new_tokens=max_new_tokens, stop_ids=self._stop_ids),
+        )
+        return turn_of(np.asarray(prompt_ids, np.int32), output.outputs[0])
+
     async def _swap(self, paths: list[Path], version: int, started: float) -> dict[str, float]:
-        self._require_whole()
         paused = time.monotonic()
+        await self._or_break(load_files(self._engine, paths, version), f"to version {version}")
+        return self._swapped(version, started, paused)
+
+    async def _or_break(self, step: Coroutine[Any, Any, None], what: str) -> None:
+        """Run a step of an update that leaves no way back: if it does not end well, the engine is of no further use."""
         try:
+            self._require_whole()
             async with asyncio.timeout(self._config.weights.timeout_s):
-                await swap_weights(self._engine, paths, version)
-        except (EngineBroken, TimeoutError, asyncio.CancelledError) as failure:
-            self._break(EngineBroken(f"loading version {version} did not finish: {failure!r}"))
-            if isinstance(failure, asyncio.CancelledError):
-                raise
+                await step
+        except Exception as failure:
+            self._break(EngineBroken(f"an update {what} did not finish: {failure!r}"))
             raise self._broken from failure
+        except asyncio.CancelledError:
+            self._break(EngineBroken(f"an update {what} was cancelled"))
+            raise
+        finally:
+            step.close()
+
+    def _swapped(self, version: int, started: float, paused: float) -> dict[str, float]:
         self.version, self._labelled = version, True
         now = time.monotonic()
         self.usage.updated(seconds=now - started, paused=now - paused)
@@ -144,8 +211,9 @@ class EngineSession:
     async def _request(self, token_ids: np.ndarray, parameters: SamplingParams) -> RequestOutput:
         self._require_whole()
         await self.label()
-        request = asyncio.ensure_future(self._run(token_ids, parameters))
-        self._requests.add(request)
+        request_id = str(next(self._request_ids))
+        request = asyncio.ensure_future(self._run(token_ids, parameters, request_id))
+        self._requests[request_id] = request
         self.usage.request_started()
         try:
             async with asyncio.timeout(self._config.rollout.request_timeout_s):
@@ -162,7 +230,7 @@ class EngineSession:
             self._break(EngineBroken(f"the engine failed: {failure!r}"))
             raise self._broken from failure
         finally:
-            self._requests.discard(request)
+            del self._requests[request_id]
             self.usage.request_ended()
         self.usage.request_finished(
             prompt_tokens=len(token_ids),
@@ -171,9 +239,9 @@ class EngineSession:
         )
         return output
 
-    async def _run(self, token_ids: np.ndarray, parameters: SamplingParams) -> RequestOutput:
+    async def _run(self, token_ids: np.ndarray, parameters: SamplingParams, request_id: str) -> RequestOutput:
         prompt = TokensPrompt(prompt_token_ids=np.asarray(token_ids).tolist())
-        async for output in self._engine.generate(prompt, parameters, str(next(self._request_ids))):
+        async for output in self._engine.generate(prompt, parameters, request_id):
             last = output
         return last
 
@@ -192,5 +260,10 @@ class EngineSession:
 
     def _break(self, reason: Exception) -> None:
         self._broken = self._broken or reason
-        for request in self._requests:
+        for request in self._requests.values():
             request.cancel()
+
+
+async def _value_of(chunk: Chunk | Awaitable[Chunk]) -> Chunk:
+    """The chunk itself, or the one that a reference into the object store stands for: a view of this node's copy."""
+    return chunk if isinstance(chunk, Mapping) else await chunk

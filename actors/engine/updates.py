@@ -2,7 +2,8 @@
 
 Owns the order of a swap and what a failure in each of its steps means. Everything that can be wrong with the weights
 is found before the engine is paused (`check_…`): the update is refused, and the old version goes on serving. From
-the moment the engine starts loading there is no way back to the old weights, so a failure there breaks the worker.
+the moment the engine starts loading there is no way back to the old weights: the session treats a failure there as the
+end of the engine.
 
 Requests in flight stay: they stop between two decode steps, their keys and values are computed again under the new
 weights, and the tokens that follow carry the new version.
@@ -12,13 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from safetensors import safe_open
 from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 from vllm.v1.engine.async_llm import AsyncLLM
 
-from actors.engine.errors import EngineBroken, WeightsRejected
+from actors.engine.errors import WeightsRejected
 from actors.engine.weight_file import SAFETENSORS_DTYPES
 from rl_system.training.weights import weights_checksum
 
@@ -74,16 +76,25 @@ def check_sum(chunks: Sequence[Mapping[str, np.ndarray]], sent: str) -> None:
         raise WeightsRejected(f"the weights that arrived have checksum {arrived}, those sent had {sent or 'none'}")
 
 
-async def swap_weights(engine: AsyncLLM, paths: Sequence[Path], version: int) -> None:
-    """Load the safetensors files `paths` into `engine` between two decode steps and label what follows `version`.
+async def begin_update(engine: AsyncLLM) -> None:
+    """Stop between two decode steps, forget cached prefixes, and make the model ready to load."""
+    await engine.pause_generation(mode="keep", clear_cache=True)
+    await engine.start_weight_update()
 
-    Raises EngineBroken if the engine fails on the way; it is then of no further use.
-    """
-    try:
-        await engine.pause_generation(mode="keep", clear_cache=True)
-        await engine.start_weight_update()
-        await engine.update_weights(WeightTransferUpdateRequest(update_info={"paths": [str(path) for path in paths]}))
-        await engine.finish_weight_update(str(version))
-        await engine.resume_generation()
-    except Exception as failure:
-        raise EngineBroken(f"the engine failed while loading version {version}: {failure}") from failure
+
+async def receive_update(engine: AsyncLLM, update_info: dict[str, Any]) -> None:
+    """Load what `update_info` describes in the terms of the engine's transfer backend."""
+    await engine.update_weights(WeightTransferUpdateRequest(update_info=update_info))
+
+
+async def end_update(engine: AsyncLLM, version: int) -> None:
+    """Label what follows `version` and go on with the requests in flight."""
+    await engine.finish_weight_update(str(version))
+    await engine.resume_generation()
+
+
+async def load_files(engine: AsyncLLM, paths: Sequence[Path], version: int) -> None:
+    """The whole swap, from the safetensors files `paths`."""
+    await begin_update(engine)
+    await receive_update(engine, {"paths": [str(path) for path in paths]})
+    await end_update(engine, version)

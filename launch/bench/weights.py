@@ -1,0 +1,105 @@
+"""How long it takes until rollout workers serve new weights, and how many bytes move.
+
+Real engines on this machine, idle while they are updated: what is measured is the update alone. One JSON object per
+number of workers. `send_s` is what the trainer waits for (its parameters copied into the object store), `update_s` what
+passes until the last worker serves them, `paused_s` the part of it in which no token is made.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import ray
+from ray.actor import ActorHandle
+from transformers import PreTrainedModel
+
+from actors.rollout_worker import RolloutWorker
+from rl_system.config.run import RunConfig
+from rl_system.records import Weights
+from rl_system.training.loading import load_model
+from rl_system.training.prepared import model_directory
+from rl_system.training.weights import export_weights, weights_checksum
+
+START_TIMEOUT_S = 900.0
+UPDATE_TIMEOUT_S = 600.0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m launch.bench weights", description=__doc__)
+    parser.add_argument("--model", default="smollm2-135m-instruct", help="a prepared model's name or a directory")
+    parser.add_argument("--workers", default="1,2", help="numbers of workers, separated by commas")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--chunk-mib", type=int, default=256)
+    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
+    parser.add_argument("--no-verify", dest="verify", action="store_false", help="skip the checksum")
+    parser.add_argument("--json", action="store_true", help="one JSON object a number of workers")
+    options = parser.parse_args(arguments)
+    for result in run(options):
+        print(json.dumps(result) if options.json else as_text(result), flush=True)
+    return 0
+
+
+def as_text(result: dict[str, Any]) -> str:
+    return (
+        f"{result['workers']} workers, {result['bytes'] / 2**20:.0f} MiB in {result['chunks']} chunks: sent in "
+        f"{result['send_s']:.2f} s, served {result['update_s']:.2f} s later ({result['paused_s']:.2f} s without tokens)"
+    )
+
+
+def run(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Measure; one result a number of workers. Raises UserError for a model that is not there."""
+    directory = model_directory(options.model)
+    counts = sorted({int(count) for count in options.workers.split(",")})
+    with tempfile.TemporaryDirectory() as output:
+        config = RunConfig.model_validate(
+            {
+                "name": "bench-weights",
+                "output": output,
+                "model": {"path": str(directory), "dtype": options.dtype},
+                "rollout": {"engine": {"kv_cache_gib": 0.25, "max_num_seqs": 8}},
+                "weights": {"chunk_mib": options.chunk_mib, "verify": options.verify},
+            }
+        )
+        model = load_model(config.model)
+        ray.init(num_cpus=max(counts), include_dashboard=False, log_to_driver=False)
+        try:
+            workers = [RolloutWorker.options(num_cpus=1).remote(str(directory), config, 0, i) for i in range(counts[-1])]
+            ray.get([worker.ready.remote() for worker in workers], timeout=START_TIMEOUT_S)
+            version = 0
+            for count in counts:
+                results = []
+                for _ in range(options.repeats):
+                    version += 1
+                    results.append(measure(model, config, workers[:count], version))
+                yield {"workers": count, "dtype": options.dtype, "verify": options.verify, **medians(results)}
+            ray.get([worker.close.remote() for worker in workers], timeout=UPDATE_TIMEOUT_S)
+        finally:
+            ray.shutdown()
+
+
+def measure(model: PreTrainedModel, config: RunConfig, workers: Sequence[ActorHandle], version: int) -> dict[str, float]:
+    """One update of `workers` to the parameters of `model`."""
+    started = time.monotonic()
+    exported = list(export_weights(model, config.weights.chunk_mib * 2**20))
+    checksum = weights_checksum(exported) if config.weights.verify else ""
+    chunks = [ray.put(chunk) for chunk in exported]
+    sent = time.monotonic()
+    weights = Weights(version, chunks, checksum)
+    reports = ray.get([worker.update_weights.remote(weights) for worker in workers], timeout=UPDATE_TIMEOUT_S)
+    return {
+        "bytes": sum(array.nbytes for chunk in exported for array in chunk.values()),
+        "chunks": len(chunks),
+        "send_s": sent - started,
+        "update_s": time.monotonic() - sent,
+        "paused_s": max(report["paused_s"] for report in reports),
+    }
+
+
+def medians(results: Sequence[dict[str, float]]) -> dict[str, float]:
+    return {name: statistics.median(result[name] for result in results) for name in results[0]}
