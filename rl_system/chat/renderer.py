@@ -139,7 +139,7 @@ class Dialogue:
         renderer = self._renderer
         raw = renderer.text(response_ids)
         opened = "<think>\n" if renderer.opens_thinking else ""
-        stand_in = _stand_in(opened + raw)
+        stand_in = _stand_in(opened, raw)
         new = [self._from_outside(message) for message in messages]
         before = self._shadow_text + stand_in.removeprefix(opened) + renderer._end_text
         self._messages += [{"role": "assistant", "content": opened + raw}, *new]
@@ -157,11 +157,11 @@ class Dialogue:
         return message | {"content": self._renderer.defuse(message.get("content") or "")}
 
 
-def _stand_in(text: str) -> str:
-    """A short response that the template treats as it treats `text`."""
-    thinking, closed, _ = text.partition("</think>")
+def _stand_in(opened: str, raw: str) -> str:
+    """A short message that the template treats as it treats `opened + raw`."""
+    thinking, closed, _ = raw.partition("</think>")
     if not closed:
-        return _STAND_IN
+        return opened + _STAND_IN
     thought = "Thought." if thinking.replace("<think>", "").strip() else ""
     return f"<think>\n{thought}\n</think>\n\n{_STAND_IN}"
 

@@ -69,7 +69,7 @@ def write_calls(calls: list[ToolCall] | tuple[ToolCall, ...], tool_format: str) 
     if tool_format == "llama3":
         return "; ".join(_as_json(call, "parameters") for call in calls)
     parts = [_as_json(call, "arguments") for call in calls]
-    return parts[0] if len(parts) == 1 else f"[{', '.join(parts)}]"
+    return "".join(parts) if len(parts) < 2 else f"[{', '.join(parts)}]"
 
 
 def _as_json(call: ToolCall, arguments: str) -> str:
