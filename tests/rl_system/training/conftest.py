@@ -5,7 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from rl_system.records import Sequence, TrainBatch
 
@@ -65,3 +68,10 @@ def model() -> LlamaForCausalLM:
 @pytest.fixture
 def batch() -> TrainBatch:
     return make_batch()
+
+
+def make_tokenizer() -> PreTrainedTokenizerFast:
+    """A tokenizer of one word per id of the vocabulary."""
+    words = Tokenizer(WordLevel({f"w{index}": index for index in range(VOCABULARY)}, unk_token="w0"))
+    words.pre_tokenizer = WhitespaceSplit()
+    return PreTrainedTokenizerFast(tokenizer_object=words, eos_token="w2", pad_token="w2", unk_token="w0")
