@@ -6,13 +6,12 @@ that stays within the memory budget of `block_tokens + retain_tokens` rows runs,
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 
 from rl_system.algorithms.objective import Objective
 from rl_system.executor.dense import DenseExecutor
 from rl_system.executor.interface import StepResult
+from rl_system.executor.models import Started
 from rl_system.executor.tree import TreeExecutor
 from rl_system.executor.workload import needed_nodes, plan_work, trained_rows
 from rl_system.records import TrainBatch
@@ -28,9 +27,10 @@ SMALLEST_BLOCK = 512
 class AutoExecutor:
     def __init__(self, tree: TreeExecutor, dense: DenseExecutor, cost_model: CostModel) -> None:
         self.tree, self.dense, self.cost_model = tree, dense, cost_model
+        self.gradients = tree.gradients
 
     def step(self, batch: TrainBatch, objective: Objective) -> StepResult:
-        began = time.perf_counter()
+        began = Started(self.tree.model)
         tree = build_tree(batch)
         nodes = needed_nodes(batch, tree)
         plan, tree_seconds = self._best_plan(nodes, len(trained_rows(batch, tree)))

@@ -6,7 +6,6 @@ are compared with. The head is the common one: only trained rows, in chunks.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from transformers import PreTrainedModel
 from rl_system.algorithms.objective import Objective
 from rl_system.executor.head import Head
 from rl_system.executor.interface import ExecutionReport, StepResult
-from rl_system.executor.models import attention, synchronize
+from rl_system.executor.models import Started, attention
 from rl_system.executor.pairs import Evaluation, Fixed, PairTable, sensitivity
 from rl_system.executor.precision import full_precision
 from rl_system.records import TrainBatch
@@ -47,11 +46,20 @@ class DenseExecutor:
     whole_sequences = True
     """Every pair of a sequence belongs to one piece."""
 
-    def __init__(self, model: PreTrainedModel, head: Head, cost_model: CostModel, *, recompute: bool = False) -> None:
-        self.model, self.head, self.cost_model, self.recompute = model, head, cost_model, recompute
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        head: Head,
+        cost_model: CostModel,
+        gradients: dict[str, Tensor],
+        *,
+        recompute: bool = False,
+    ) -> None:
+        self.model, self.head, self.cost_model, self.gradients = model, head, cost_model, gradients
+        self.recompute = recompute
 
     def step(self, batch: TrainBatch, objective: Objective) -> StepResult:
-        began = time.perf_counter()
+        began = Started(self.model)
         table, pieces = self._pieces(batch)
         evaluation = Evaluation(objective, table)
         outputs = torch.zeros(table.count, dtype=self._dtype, device=self.model.device)
@@ -69,11 +77,10 @@ class DenseExecutor:
                 result = self.head.backward(leaf, wanted, objective.needs_entropy, sensitivity(gradient, first))
                 outputs[piece.targets] = result.outputs
                 torch.autograd.backward(hidden, result.grad_hidden)
-        synchronize(self.model)
-        seconds = time.perf_counter() - began
+        seconds, worked = began.elapsed()
         method = f"{self.method}_ckpt" if self.recompute else self.method
         run = int(sum(piece.tokens.stop - piece.tokens.start for piece in pieces))
-        self.cost_model.observe(method, self._work(pieces, table.count), seconds)
+        self.cost_model.observe(method, self._work(pieces, table.count), worked)
         report = ExecutionReport(
             method=method,
             reason="as configured",

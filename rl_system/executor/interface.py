@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+from torch import Tensor
 
 from rl_system.algorithms.objective import Objective
 from rl_system.algorithms.statistics import Statistics
@@ -46,9 +47,11 @@ class StepResult:
 
 
 class Executor(Protocol):
-    """Runs a model over a batch. cost_model: what it has learnt about how long that takes."""
+    """Runs a model over a batch. cost_model: what it has learnt about how long that takes. gradients: float32 buffers by
+    parameter name where gradients do not add up in `.grad` (bfloat16 parameters), else empty."""
 
     cost_model: CostModel
+    gradients: dict[str, Tensor]
 
     def step(self, batch: TrainBatch, objective: Objective) -> StepResult:
         """Add d(loss)/d(parameters) to the gradient buffers, which are never zeroed here."""

@@ -14,6 +14,7 @@ from rl_system.executor.head import LogprobHead, ModuleHead
 from rl_system.executor.interface import Executor
 from rl_system.executor.leaves import LeavesExecutor
 from rl_system.executor.models import check_supported, model_shape
+from rl_system.executor.packed import PackedExecutor
 from rl_system.executor.tree import TreeExecutor
 from rl_system.tree.cost_model import CostModel
 
@@ -36,9 +37,12 @@ def make_executor(
         gradient_buffers(head)
         outputs = ModuleHead(head, config.head_chunk)
     cost_model = CostModel(model_shape(model))
+    buffers = gradients.by_name
+    if config.method == "packed":
+        return PackedExecutor(model, outputs, cost_model, buffers)
     if config.method == "leaves":
-        return LeavesExecutor(model, outputs, cost_model)
-    dense = DenseExecutor(model, outputs, cost_model, recompute=config.method == "dense_ckpt")
+        return LeavesExecutor(model, outputs, cost_model, buffers)
+    dense = DenseExecutor(model, outputs, cost_model, buffers, recompute=config.method == "dense_ckpt")
     if config.method in ("dense", "dense_ckpt"):
         return dense
     tree = TreeExecutor(
@@ -46,6 +50,7 @@ def make_executor(
         outputs,
         CpuFlashKernel(),
         cost_model,
+        buffers,
         block_tokens=config.block_tokens,
         retain_tokens=config.retain_tokens,
     )

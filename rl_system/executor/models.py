@@ -6,6 +6,7 @@ by name, rather than trained wrongly.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -74,10 +75,20 @@ def attention(model: PreTrainedModel, name: str) -> Iterator[None]:
         model.config._attn_implementation = before
 
 
-def synchronize(model: PreTrainedModel) -> None:
-    """Wait until the model's device has done what it was asked for, so that a clock read next means something."""
-    if model.device.type == "cuda":
-        torch.cuda.synchronize(model.device)
+class Started:
+    """A moment at which work on a model's device began."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.device = model.device
+        self.wall, self.cpu = time.perf_counter(), time.process_time()
+
+    def elapsed(self) -> tuple[float, float]:
+        """Seconds on the clock since, once the device has done what it was asked for, and seconds of work: on CPU what this
+        process spent, which other processes do not disturb."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        wall = time.perf_counter() - self.wall
+        return wall, time.process_time() - self.cpu if self.device.type == "cpu" else wall
 
 
 def model_shape(model: PreTrainedModel) -> ModelShape:

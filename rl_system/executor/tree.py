@@ -11,7 +11,6 @@ ranks may run different numbers of blocks.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,7 +25,7 @@ from rl_system.executor.attention.kernels import Kernel
 from rl_system.executor.attention.stack import PathStack
 from rl_system.executor.head import Head
 from rl_system.executor.interface import ExecutionReport, StepResult
-from rl_system.executor.models import attention, synchronize
+from rl_system.executor.models import Started, attention
 from rl_system.executor.pairs import Evaluation, Fixed, sensitivity
 from rl_system.executor.workload import BlockInputs, Workload, needed_nodes, plan_work, prepare
 from rl_system.records import TrainBatch
@@ -45,16 +44,18 @@ class TreeExecutor:
         head: Head,
         kernel: Kernel,
         cost_model: CostModel,
+        gradients: dict[str, Tensor],
         *,
         block_tokens: int = 0,
         retain_tokens: int = 0,
     ) -> None:
         self.model, self.head, self.kernel, self.cost_model = model, head, kernel, cost_model
+        self.gradients = gradients
         self.block_tokens, self.retain_tokens = block_tokens, retain_tokens
         self.stack = PathStack(model.config.num_hidden_layers)
 
     def step(self, batch: TrainBatch, objective: Objective) -> StepResult:
-        began = time.perf_counter()
+        began = Started(self.model)
         tree = build_tree(batch)
         nodes = needed_nodes(batch, tree)
         plan = plan_blocks(nodes, self.block_tokens, self.retain_tokens)
@@ -68,9 +69,9 @@ class TreeExecutor:
         plan: BlockPlan,
         objective: Objective,
         reason: str,
-        began: float,
+        began: Started,
     ) -> StepResult:
-        """A step over a tree and plan made beforehand. began: when that was started, of `time.perf_counter`."""
+        """A step over a tree and plan made beforehand. began: when that was started."""
         work = prepare(batch, tree, plan, self.model.device, self._dtype)
         evaluation = Evaluation(objective, work.table)
         recomputed = plan.recomputed_tokens
@@ -80,10 +81,9 @@ class TreeExecutor:
             recomputed += plan.tokens
         depth_first = _DepthFirst(self, work, objective.needs_entropy, gradient)
         depth_first.run()
-        synchronize(self.model)
-        seconds = time.perf_counter() - began
+        seconds, worked = began.elapsed()
         if not objective.coupled:
-            self.cost_model.observe("tree", plan_work(nodes, plan, work.table.count), seconds)
+            self.cost_model.observe("tree", plan_work(nodes, plan, work.table.count), worked)
         report = ExecutionReport(
             method="tree",
             reason=reason,
