@@ -11,14 +11,14 @@ from collections.abc import Iterable
 METRICS: dict[str, str] = {
     "step": "Policy update that the line belongs to, counted from 1.",
     # What the policy earns
-    "reward/mean": "Mean reward, before shaping, of the episodes in the step's groups, dropped groups included.",
+    "reward/mean": "Mean reward, before shaping, of the episodes scored since the step before, dropped groups included.",
     "reward/std": "Deviation of the same rewards.",
     "reward/max": "Largest of the same rewards.",
     "reward/success_rate": "Share of the same episodes with the full reward of 1.",
-    "reward/trained_mean": "Mean reward of the episodes that the step trained on; dropped groups left out.",
+    "reward/trained_mean": "Mean reward of the same episodes, without the groups that were dropped.",
     "reward/shaped_mean": "Mean reward after scale, offset, penalties and the treatment of truncated episodes.",
     "reward/group_std": "Mean over groups of the deviation of rewards inside a group: what there is to learn from.",
-    "reward/groups": "Groups scored for the step.",
+    "reward/groups": "Groups scored since the step before.",
     "reward/dropped_groups": "Groups without signal that were dropped: all members earned the same.",
     "reward/dropped_share": "Dropped groups, as a share of the scored ones.",
     "reward/part/*": "Mean of one part of the reward, by the environment's name for it.",
@@ -53,7 +53,7 @@ METRICS: dict[str, str] = {
     "off_policy/stale_fraction": "Share of trained tokens masked because their sequence was older than algorithm.mask_staleness_above.",
     "off_policy/effective_sample_size": "Effective sample size of the correction's weights, as a share of the trained tokens.",
     # Generation
-    "rollout/episodes": "Episodes in the step's groups, dropped groups included.",
+    "rollout/episodes": "Episodes scored since the step before, dropped groups included.",
     "rollout/tokens_per_s": "Tokens sampled per second since the last step, all workers together.",
     "rollout/turns_mean": "Calls of the sampler per episode.",
     "rollout/response_tokens_mean": "Sampled tokens per turn.",

@@ -89,17 +89,17 @@ class Tracker:
             }
         )
 
-    def close(self) -> None:
-        """Close the display, the files and the W&B run; safe to call twice."""
+    def close(self, *, failed: bool = False) -> None:
+        """Close the display, the files and the W&B run; safe to call twice. failed: how W&B marks the run."""
         self.progress.close()
         self._metrics.close()
         self._events.close()
         if self._wandb is not None:
-            self._wandb.close()
+            self._wandb.close(failed=failed)
             self._wandb = None
 
     def __enter__(self) -> Tracker:
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        self.close(failed=kind is not None)

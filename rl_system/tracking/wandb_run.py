@@ -70,5 +70,5 @@ class WandbRun:
     def log(self, metrics: dict[str, float]) -> None:
         self._run.log(metrics)
 
-    def close(self) -> None:
-        self._run.finish()
+    def close(self, *, failed: bool) -> None:
+        self._run.finish(exit_code=int(failed))

@@ -29,6 +29,7 @@ VARIANTS = {
     "low cap": {"objective": "reinforce", "behaviour_cap": 1.05},
     "KL k2": {"objective": "ppo_clip", "kl_coefficient": 0.3, "kl_estimator": "k2"},
     "KL k3": {"objective": "reinforce", "kl_coefficient": 0.3, "kl_estimator": "k3"},
+    "KL in the reward": {"objective": "ppo_clip", "kl_coefficient": 0.3, "kl_in": "reward"},
     "entropy": {"objective": "gspo", "entropy_coefficient": 0.2},
 }  # fmt: skip
 
