@@ -64,11 +64,15 @@ class RolloutWorker:
     async def update_weights(self, weights: Weights) -> dict[str, float]:
         """Swap to `weights`, all or nothing, with requests in flight kept. Returns `version`, `seconds`, `paused_s`.
 
+        The chunks are references into the object store, or one string: the directory that holds safetensors files.
+
         Raises WeightsRejected where the worker goes on with its old version, EngineBroken where it has to be replaced.
         """
-        if self._config.weights.transport == "directory":
-            return await self._session.load_directory(Path(weights.chunks[0]), weights.version)
-        return await self._session.load_chunks(weights.chunks, weights.version, weights.checksum)
+        match weights.chunks:
+            case [str() as directory]:
+                return await self._session.load_directory(Path(directory), weights.version)
+            case chunks:
+                return await self._session.load_chunks(chunks, weights.version, weights.checksum)
 
     async def join_broadcast(self, init_info: dict[str, Any]) -> None:
         """The four calls of an update by NCCL broadcast, made by `actors.engine.broadcast`."""

@@ -45,6 +45,7 @@ def engine_arguments(model_directory: Path, config: RunConfig, seed: int) -> dic
         "weight_transfer_config": WeightTransferConfig(backend=weight_transfer.backend_of(config.weights.transport)),
         "worker_extension_cls": f"{weight_transfer.__name__}.WorkerExtension",
         "disable_log_stats": True,
+        "use_tqdm_on_load": False,
     }
     if engine.kv_cache_gib is not None:
         arguments["kv_cache_memory_bytes"] = int(engine.kv_cache_gib * GIB)

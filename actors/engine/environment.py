@@ -19,6 +19,9 @@ def environment_variables(config: RunConfig) -> dict[str, str]:
     variables = {
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", QUIET),
+        # Of libraries below vLLM, about what this environment does not have and does not need.
+        "TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR"),
+        "PYTHONWARNINGS": os.environ.get("PYTHONWARNINGS", "ignore::FutureWarning"),
         "TOKENIZERS_PARALLELISM": "false",
     }
     if config.model.device == "cpu":

@@ -20,6 +20,7 @@ from vllm import RequestOutput, SamplingParams, TokensPrompt
 from vllm.distributed.weight_transfer.base import WeightTransferInitRequest
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
+from actors.engine.cache_size import require_cache
 from actors.engine.construction import engine_seed, make_engine
 from actors.engine.errors import EngineBroken, PromptTooLong
 from actors.engine.gauge import SchedulerGauge
@@ -59,6 +60,7 @@ class EngineSession:
     """
 
     def __init__(self, model_directory: Path, config: RunConfig, version: int, index: int) -> None:
+        require_cache(model_directory, config)
         self.version = version
         self._config = config
         self._shared_memory = run_directory(config.directory)

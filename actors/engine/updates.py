@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 from vllm.v1.engine.async_llm import AsyncLLM
 
@@ -31,12 +31,15 @@ OUTPUT_HEAD = "lm_head.weight"
 
 
 def parameter_shapes(paths: Sequence[Path]) -> Shapes:
-    """Name and shape of every tensor in the safetensors files `paths`."""
+    """Name and shape of every tensor in the safetensors files `paths`. Raises WeightsRejected for other files."""
     shapes: Shapes = {}
     for path in paths:
-        with safe_open(path, framework="np") as tensors:
-            for name in tensors.keys():  # noqa: SIM118  (not a dict)
-                shapes[name] = tuple(tensors.get_slice(name).get_shape())
+        try:
+            with safe_open(path, framework="np") as tensors:
+                for name in tensors.keys():  # noqa: SIM118  (not a dict)
+                    shapes[name] = tuple(tensors.get_slice(name).get_shape())
+        except SafetensorError as error:
+            raise WeightsRejected(f"{path} is not a whole safetensors file: {error}") from error
     return shapes
 
 
