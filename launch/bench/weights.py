@@ -19,6 +19,7 @@ import ray
 from ray.actor import ActorHandle
 from transformers import PreTrainedModel
 
+from actors.engine.run_memory import remove_leftovers
 from actors.rollout_worker import RolloutWorker
 from rl_system.config.run import RunConfig
 from rl_system.records import Weights
@@ -81,6 +82,7 @@ def run(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
             ray.get([worker.close.remote() for worker in workers], timeout=UPDATE_TIMEOUT_S)
         finally:
             ray.shutdown()
+            remove_leftovers(config.directory)
 
 
 def measure(model: PreTrainedModel, config: RunConfig, workers: Sequence[ActorHandle], version: int) -> dict[str, float]:
