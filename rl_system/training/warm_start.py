@@ -117,7 +117,8 @@ def _batches(demonstrations: list[list[Sequence]], settings: WarmStartConfig) ->
     waiting: list[int] = []
     for step in range(settings.steps):
         if len(waiting) < count:
-            waiting = waiting + [i for i in generator.permutation(len(demonstrations)) if i not in waiting]
+            again = generator.permutation(len(demonstrations))
+            waiting = waiting + sorted(again, key=waiting.__contains__)  # those still waiting come last
         chosen, waiting = waiting[:count], waiting[count:]
         batch = TrainBatch.of(
             [sequence for i in chosen for sequence in demonstrations[i]],
