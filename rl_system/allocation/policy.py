@@ -155,7 +155,7 @@ class SplitPolicy:
             return None, f"{symptoms}; no other split is predicted faster than {now:.3g} groups/s"
         move = Move.TO_ROLLOUT if best.rollout > current.rollout else Move.TO_TRAINER
         moves, gain = abs(best.rollout - current.rollout), then / now - 1
-        margin = self._margin(move, observation.step)
+        margin = self.margin(move, observation.step)
         cost_s = moves * self.switch_cost_s(move)
         horizon_s = config.horizon_steps * observation.groups_per_batch / now
         outlook = f"{symptoms}; {best} is predicted at {then:.3g} groups/s against {now:.3g} now ({gain:+.0%})"
@@ -173,7 +173,8 @@ class SplitPolicy:
             return None, f"{outlook}, but the last move is {waited} of {config.dwell_steps} steps ago"
         return move, f"{outlook}: one {move.value.replace('_', ' ')}"
 
-    def _margin(self, move: Move, step: int) -> float:
+    def margin(self, move: Move, step: int) -> float:
+        """Least relative gain at which `move` is made at `step`."""
         recent = [made for at, made in self._moves if step - at <= self.config.horizon_steps]
         if not recent or recent[-1] is move:
             return self.config.margin

@@ -219,9 +219,9 @@ class Simulation:
         while True:
             hourly = self.profile.generation.failures_per_hour * self.split.rollout
             yield self.env.timeout(self._failure_rng.exponential(3600 / hourly))
-            if len(self.fleet.engines) < 2:
+            engines = [engine for engine in self.fleet.engines.values() if engine not in self._lent]
+            if len(engines) < 2:
                 continue
-            engines = list(self.fleet.engines.values())
             self.fleet.stop(engines[self._failure_rng.integers(len(engines))], keep_tokens=False)
             self.window.disturb()
             self.env.timeout(self.profile.switch.engine_start_s).callbacks.append(self._recovered)

@@ -2,45 +2,39 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rl_system.allocation.pipeline import Limit, end_to_end
+from rl_system.allocation.pipeline import LEAST_FRICTION, MOST_FRICTION, end_to_end, friction_of, prior_friction
 
 RATES = st.floats(0.01, 100)
+FRICTIONS = st.floats(LEAST_FRICTION, MOST_FRICTION)
 
 
-def rate(generation, training, staleness=8, latency=0.0, slowest=0.0, batch=16):
-    return end_to_end(
-        generation,
-        training,
-        groups_per_batch=batch,
-        max_staleness=staleness,
-        latency_s=latency,
-        slowest_s=slowest,
-    )
+@given(RATES, RATES, FRICTIONS)
+def test_a_pipeline_is_no_faster_than_either_side_and_does_not_mind_which_is_which(a, b, friction):
+    rate = end_to_end(a, b, friction)
+    assert 0 < rate <= min(a, b) * (1 + 1e-12)
+    assert rate == end_to_end(b, a, friction)
 
 
-@given(RATES, RATES, st.integers(0, 8), st.floats(0, 100))
-def test_a_pipeline_is_no_faster_than_either_side(generation, training, staleness, latency):
-    assert rate(generation, training, staleness, latency, latency).groups_per_s <= min(generation, training) + 1e-9
-
-
-@given(RATES, RATES, st.floats(0, 100))
-def test_more_staleness_never_slows_down(generation, training, latency):
-    rates = [rate(generation, training, s, latency, latency).groups_per_s for s in range(5)]
-    assert rates == sorted(rates) or rates == pytest.approx(sorted(rates))
+@given(RATES, RATES, FRICTIONS, st.floats(1.0, 3.0))
+def test_a_faster_side_never_slows_the_pipeline_down(a, b, friction, factor):
+    assert end_to_end(a * factor, b, friction) >= end_to_end(a, b, friction) * (1 - 1e-12)
 
 
 @given(RATES, RATES)
-def test_strictly_on_policy_sides_take_turns(generation, training):
-    assert rate(generation, training, 0).groups_per_s == pytest.approx(1 / (1 / generation + 1 / training))
+def test_strictly_on_policy_sides_take_turns(a, b):
+    assert end_to_end(a, b, prior_friction(0)) == pytest.approx(1 / (1 / a + 1 / b))
 
 
-def test_each_bound_is_named_when_it_is_the_lowest():
-    assert rate(1.0, 2.0) == (1.0, Limit.GENERATION)
-    assert rate(2.0, 1.0) == (1.0, Limit.TRAINING)
-    assert rate(2.0, 2.0, staleness=1, latency=100.0).limit is Limit.STALENESS
-    assert rate(2.0, 2.0, staleness=0).limit is Limit.STALENESS
+@given(RATES, RATES)
+def test_an_endless_buffer_leaves_the_slower_side(a, b):
+    assert end_to_end(a, b, 1e-3) == pytest.approx(min(a, b), rel=1e-2)
 
 
-def test_permits_bound_the_rate_by_littles_law():
-    # 2 batches of permits, half a batch fills up: 24.5 groups hold one for 100 s running and 8 s in training.
-    assert rate(2.0, 2.0, staleness=1, latency=100.0).groups_per_s == pytest.approx(24.5 / 108)
+@given(st.floats(0.1, 10), st.floats(0.7, 1.4), st.floats(0.05, 2.5))
+def test_the_friction_is_read_off_the_rate_that_it_gave(a, ratio, friction):
+    assert friction_of(end_to_end(a, a * ratio, friction), a, a * ratio) == pytest.approx(friction, abs=1e-3)
+
+
+def test_a_rate_that_no_friction_gives_is_read_as_the_nearest():
+    assert friction_of(2.0, 1.0, 1.0) == pytest.approx(LEAST_FRICTION, abs=1e-6)
+    assert friction_of(0.001, 1.0, 1.0) == pytest.approx(MOST_FRICTION, abs=1e-6)

@@ -1,0 +1,181 @@
+from dataclasses import replace
+
+import pytest
+
+from rl_system.allocation.decision import Move
+from rl_system.allocation.observation import Split, SwitchCost
+from rl_system.allocation.pipeline import Limit
+from rl_system.allocation.policy import SplitPolicy, computed_tokens_per_group, generation_capacity
+from rl_system.config.allocation import AllocationConfig
+from rl_system.errors import UserError
+from tests.rl_system.allocation.plant import Plant
+
+
+def policy(**changes) -> SplitPolicy:
+    return SplitPolicy(AllocationConfig(**({"mode": "auto", "switch_cost_s": 1.0} | changes)))
+
+
+TRAINING_STARVED = Plant(generation=1.0, training=0.4)
+"""At 6 + 2 the trainers can do 0.8 groups/s and generation 6."""
+
+
+def test_the_slower_side_gets_the_accelerator():
+    decision = policy().observe(TRAINING_STARVED.observe(Split(6, 2), 10))
+    assert decision.move is Move.TO_TRAINER
+    assert decision.limit is Limit.TRAINING
+    decision = policy().observe(Plant(0.4, 1.0).observe(Split(2, 6), 10))
+    assert decision.move is Move.TO_ROLLOUT
+    assert decision.limit is Limit.GENERATION
+
+
+def test_the_reason_gives_the_limit_the_rates_and_the_split():
+    reason = policy().observe(TRAINING_STARVED.observe(Split(6, 2), 10)).reason
+    for word in ("training limits", "trainers wait 0%", "3 rollout + 5 training", "groups/s against", "one to trainer"):
+        assert word in reason
+
+
+def test_every_split_within_the_bounds_is_predicted_and_no_other():
+    decision = policy(rollout=3, min_rollout=3, trainer=2, min_trainer=2).observe(
+        TRAINING_STARVED.observe(Split(6, 2), 10)
+    )
+    assert sorted(decision.predicted) == [Split(n, 8 - n) for n in (3, 4, 5, 6)]
+
+
+@pytest.mark.parametrize("mode", ["off", "advise"])
+def test_only_auto_moves(mode):
+    decision = policy(mode=mode).observe(TRAINING_STARVED.observe(Split(6, 2), 10))
+    assert decision.move is None
+    assert decision.advice is (Move.TO_TRAINER if mode == "advise" else None)
+
+
+def test_a_gain_below_the_margin_does_not_move():
+    plant = Plant(generation=1.0, training=1.02)
+    assert policy(margin=0.3).observe(plant.observe(Split(5, 3), 10)).move is None
+    decision = policy(margin=0.1).observe(plant.observe(Split(5, 3), 10))
+    assert decision.move is Move.TO_TRAINER and 0.1 <= decision.gain < 0.3
+
+
+def test_a_gain_that_does_not_repay_the_switch_does_not_move():
+    observation = TRAINING_STARVED.observe(Split(6, 2), 10)
+    assert policy(switch_cost_s=10.0).observe(observation).move is Move.TO_TRAINER
+    decision = policy(switch_cost_s=1e5).observe(observation)
+    assert decision.move is None and "cost" in decision.reason
+
+
+def test_measured_costs_take_over_from_the_guess():
+    subject = policy(switch_cost_s=1e6)
+    cheap = (SwitchCost(False, 1.0),) * 10**5
+    assert subject.observe(TRAINING_STARVED.observe(Split(6, 2), 10, switches=cheap)).move is Move.TO_TRAINER
+    assert subject.switch_cost_s(Move.TO_TRAINER) == pytest.approx(11.0, abs=0.1)
+    assert subject.switch_cost_s(Move.TO_ROLLOUT) == 1e6
+
+
+def test_after_a_move_the_new_split_is_measured_before_the_next():
+    subject = policy(dwell_steps=1)
+    assert subject.observe(TRAINING_STARVED.observe(Split(6, 2), 10)).move
+    decision = subject.observe(TRAINING_STARVED.observe(Split(5, 3), 20, disturbed=True))
+    assert decision.move is None and "undisturbed" in decision.reason
+    assert subject.observe(TRAINING_STARVED.observe(Split(5, 3), 30)).move
+
+
+def test_two_moves_are_at_least_the_dwell_time_apart():
+    subject = policy(dwell_steps=10)
+    assert subject.observe(TRAINING_STARVED.observe(Split(6, 2), 10)).move
+    decision = subject.observe(TRAINING_STARVED.observe(Split(5, 3), 19))
+    assert decision.move is None and "9 of 10 steps" in decision.reason
+    assert subject.observe(TRAINING_STARVED.observe(Split(5, 3), 20)).move
+
+
+def test_undoing_the_last_move_needs_a_larger_gain_until_the_horizon_has_passed():
+    subject = policy(margin=0.05, horizon_steps=50, dwell_steps=1)
+    assert subject.observe(TRAINING_STARVED.observe(Split(6, 2), 10)).move is Move.TO_TRAINER
+    assert subject.margin(Move.TO_TRAINER, 20) == 0.05
+    assert subject.margin(Move.TO_ROLLOUT, 20) == 0.1
+    assert subject.margin(Move.TO_ROLLOUT, 61) == 0.05
+
+
+def test_every_change_of_direction_raises_the_margin_of_the_next():
+    subject = policy(margin=0.05, horizon_steps=50, dwell_steps=1)
+    for step, move in ((1, Move.TO_TRAINER), (2, Move.TO_ROLLOUT), (3, Move.TO_TRAINER)):
+        subject.request(move, 1, Split(4, 4))
+        subject.observe(TRAINING_STARVED.observe(Split(4, 4), step))
+    assert subject.margin(Move.TO_ROLLOUT, 4) == pytest.approx(0.2)
+
+
+def test_a_disturbed_window_teaches_nothing():
+    subject = policy()
+    decision = subject.observe(TRAINING_STARVED.observe(Split(6, 2), 10, disturbed=True))
+    assert decision.move is None and decision.limit is Limit.UNKNOWN and not decision.predicted
+
+
+def test_the_workload_of_now_counts_and_not_the_one_of_the_fit():
+    """Half the sharing doubles the trainers' work for a group; their speed in unique tokens stays what it was."""
+    subject = policy()
+    plant = Plant(1.0, 1.0, compression=8.0)
+    for step in (2, 4, 6):
+        subject.observe(plant.observe(Split(4, 4), step))
+    before = subject.observe(plant.observe(Split(4, 4), 8))
+    now = plant.observe(Split(4, 4), 10)
+    halved = replace(
+        now,
+        rollout=replace(now.rollout, groups_per_s=2.0, tokens_per_s=2000.0, waiting=0.5, idle=0.5),
+        trainer=replace(now.trainer, groups_per_s=2.0, tokens_per_s=2000.0, compression=4.0, seconds_per_update=8.0),
+    )
+    speed = subject.state()["training"]["mean"]
+    for step in (10, 12, 14):
+        after = subject.observe(replace(halved, step=step))
+    assert before.move is None and subject.state()["training"]["mean"] == pytest.approx(speed)
+    assert after.best.trainer > 4
+
+
+def test_a_request_is_carried_out_one_accelerator_at_a_time_and_before_anything_else():
+    subject = policy(mode="off")
+    subject.request(Move.TO_ROLLOUT, 2, Split(4, 4))
+    moves = [subject.observe(TRAINING_STARVED.observe(split, 1)) for split in (Split(4, 4), Split(5, 3), Split(6, 2))]
+    assert [decision.move for decision in moves] == [Move.TO_ROLLOUT, Move.TO_ROLLOUT, None]
+    assert "1 more to come" in moves[0].reason
+
+
+def test_a_request_beyond_the_bounds_is_refused_with_the_bounds():
+    subject = policy(trainer=2, min_trainer=2)
+    with pytest.raises(UserError, match=r"would leave 7 rollout \+ 1 training.*min_trainer 2"):
+        subject.request(Move.TO_ROLLOUT, 3, Split(4, 4))
+
+
+def test_a_request_that_became_impossible_is_void():
+    subject = policy()
+    subject.request(Move.TO_ROLLOUT, 1, Split(2, 2))
+    decision = subject.observe(TRAINING_STARVED.observe(Split(3, 1), 1))
+    assert decision.move is None and "void" in decision.reason
+
+
+def test_a_policy_goes_on_from_its_state():
+    first, second = policy(), policy()
+    for step in (2, 4, 6):
+        first.observe(Plant(1.0, 0.9, noise=0.1).observe(Split(4, 4), step))
+    second.restore(first.state())
+    observation = TRAINING_STARVED.observe(Split(4, 4), 20)
+    assert second.observe(observation).predicted == first.observe(observation).predicted
+
+
+def test_generation_that_was_never_held_back_shows_its_capacity():
+    assert generation_capacity(Plant(1.0, 9.0).observe(Split(4, 4), 1)) == (4000.0, 0.0)
+
+
+def test_a_saturated_engine_bounds_the_capacity_from_below_and_empty_slots_from_above():
+    observation = Plant(1.0, 9.0).observe(Split(4, 4), 1)
+    held = replace(observation, rollout=replace(observation.rollout, waiting=0.75, idle=0.0))
+    capacity, deviation = generation_capacity(held)
+    assert 4000 < capacity < 16000 and deviation > 0.1
+
+
+def test_engines_idle_with_every_slot_taken_are_no_spare_capacity():
+    observation = Plant(1.0, 9.0).observe(Split(4, 4), 1)
+    in_tools = replace(observation, rollout=replace(observation.rollout, waiting=0.0, idle=0.6))
+    assert generation_capacity(in_tools) == (4000.0, 0.0)
+
+
+def test_trainers_compute_unique_tokens_with_the_tree_and_all_of_them_without():
+    tree = Plant(compression=8.0).observe(Split(4, 4), 1)
+    dense = Plant(compression=8.0, method="dense").observe(Split(4, 4), 1)
+    assert computed_tokens_per_group(dense) == 8 * computed_tokens_per_group(tree)
