@@ -44,6 +44,16 @@ class GradientBuffers:
             parameter.grad = torch.zeros_like(parameter)
         return parameter.grad
 
+    def add_product(self, parameter: nn.Parameter, grad: Tensor, inputs: Tensor) -> None:
+        """Add gradᵀ · inputs, the gradient of a matrix applied to rows: grad [rows, out], inputs [rows, in]."""
+        if not parameter.requires_grad:
+            return
+        buffer = self.of(parameter)
+        if buffer.dtype == grad.dtype:
+            buffer.addmm_(grad.T, inputs)
+        else:
+            buffer += grad.T @ inputs
+
 
 _known: weakref.WeakKeyDictionary[nn.Module, GradientBuffers] = weakref.WeakKeyDictionary()
 

@@ -94,13 +94,7 @@ class LogprobHead:
 
     def _backward_matmul(self, grad: Tensor, hidden: Tensor, grad_hidden: Tensor) -> None:
         torch.mm(grad, self.weight, out=grad_hidden)
-        if not self.weight.requires_grad:
-            return
-        buffer = self.gradients.of(self.weight)
-        if buffer.dtype == grad.dtype:
-            buffer.addmm_(grad.T, hidden)
-        else:
-            buffer += grad.T @ hidden
+        self.gradients.add_product(self.weight, grad, hidden)
 
 
 class ModuleHead:

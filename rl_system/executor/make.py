@@ -50,7 +50,7 @@ def make_executor(
         outputs,
         CpuFlashKernel(),
         cost_model,
-        buffers,
+        gradients,
         block_tokens=config.block_tokens,
         retain_tokens=config.retain_tokens,
     )

@@ -34,7 +34,7 @@ class PackedExecutor:
         evaluation = Evaluation(objective, work.table)
         outputs = torch.zeros(work.table.count, dtype=self._dtype, device=self.model.device)
         for block, inputs in zip(work.plan.blocks, work.inputs, strict=True):
-            hidden = self._run(tree, work, block.rows())[inputs.predictors]
+            hidden = self._run(tree, work, block.rows())[inputs.predicting][inputs.predicted_by]
             leaf = hidden.detach()
             gradient = evaluation
             if objective.coupled:
@@ -59,7 +59,7 @@ class PackedExecutor:
         tree, work = self._prepare(batch)
         outputs = torch.zeros(work.table.count, dtype=self._dtype, device=self.model.device)
         for block, inputs in zip(work.plan.blocks, work.inputs, strict=True):
-            hidden = self._run(tree, work, block.rows())[inputs.predictors]
+            hidden = self._run(tree, work, block.rows())[inputs.predicting][inputs.predicted_by]
             outputs.copy_(self.head.forward(hidden, inputs.wanted, entropy=False)[0])
         return work.table.flat(outputs)
 

@@ -20,12 +20,14 @@ from transformers import PreTrainedModel
 
 from rl_system.algorithms.objective import Objective
 from rl_system.executor.attention.calls import attention_plan, trunk_plan
-from rl_system.executor.attention.function import ATTENTION_NAME, BlockPass
+from rl_system.executor.attention.function import BlockPass
 from rl_system.executor.attention.kernels import Kernel
 from rl_system.executor.attention.stack import PathStack
+from rl_system.executor.gradients import GradientBuffers
 from rl_system.executor.head import Head
 from rl_system.executor.interface import ExecutionReport, StepResult
-from rl_system.executor.models import Started, attention
+from rl_system.executor.layers import tree_layers
+from rl_system.executor.models import Started
 from rl_system.executor.pairs import Evaluation, Fixed, sensitivity
 from rl_system.executor.workload import BlockInputs, Workload, needed_nodes, plan_work, prepare
 from rl_system.records import TrainBatch
@@ -44,13 +46,13 @@ class TreeExecutor:
         head: Head,
         kernel: Kernel,
         cost_model: CostModel,
-        gradients: dict[str, Tensor],
+        buffers: GradientBuffers,
         *,
         block_tokens: int = 0,
         retain_tokens: int = 0,
     ) -> None:
         self.model, self.head, self.kernel, self.cost_model = model, head, kernel, cost_model
-        self.gradients = gradients
+        self.buffers, self.gradients = buffers, buffers.by_name
         self.block_tokens, self.retain_tokens = block_tokens, retain_tokens
         self.stack = PathStack(model.config.num_hidden_layers)
 
@@ -109,10 +111,10 @@ class TreeExecutor:
         outputs = torch.zeros(work.table.count, dtype=self._dtype, device=self.model.device)
         entropies = torch.zeros_like(outputs) if entropy else None
         self.stack.reserve(work.path_rows)
-        with attention(self.model, ATTENTION_NAME):
+        with tree_layers(self.model, self.buffers):
             for block, inputs in zip(work.plan.blocks, work.inputs, strict=True):
                 hidden = self.run_block(block, inputs, push=block.trunk > 0)[1]
-                result = self.head.forward(hidden[inputs.predictors], inputs.wanted, entropy)
+                result = self.head.forward(hidden[inputs.predicted_by], inputs.wanted, entropy)
                 mine = slice(inputs.first, inputs.first + len(inputs.wanted))
                 outputs[mine] = result[0]
                 if entropies is not None:
@@ -121,15 +123,17 @@ class TreeExecutor:
 
     def push_trunk(self, block: Block, inputs: BlockInputs) -> None:
         """Write the trunk's keys and values to the stack, without graph."""
-        block_pass = BlockPass(trunk_plan(block), self.stack, self.kernel, block.attach, block.trunk)
+        nothing = inputs.predicting[:0]
+        block_pass = BlockPass(trunk_plan(block), self.stack, self.kernel, block.attach, block.trunk, nothing)
         rows = slice(0, block.trunk)
         with torch.no_grad():
             self._model(inputs.token_ids[rows], inputs.positions[rows], block_pass)
 
     def run_block(self, block: Block, inputs: BlockInputs, push: bool) -> tuple[BlockPass, Tensor]:
-        """A pass over the whole block: hidden states [rows, hidden size]."""
+        """A pass over the whole block: hidden states of its distinct predicting rows [rows, hidden size]."""
         write_at = block.attach if push else None
-        block_pass = BlockPass(attention_plan(block), self.stack, self.kernel, write_at, block.trunk)
+        plan = attention_plan(block)
+        block_pass = BlockPass(plan, self.stack, self.kernel, write_at, block.trunk, inputs.predicting)
         return block_pass, self._model(inputs.token_ids, inputs.positions, block_pass)
 
     def _model(self, token_ids: Tensor, positions: Tensor, block_pass: BlockPass) -> Tensor:
@@ -153,7 +157,7 @@ class _DepthFirst:
 
     def run(self) -> None:
         self.executor.stack.reserve(self.work.path_rows)
-        with attention(self.executor.model, ATTENTION_NAME):
+        with tree_layers(self.executor.model, self.executor.buffers):
             waiting = [_Visit(index) for index in reversed(self.work.plan.top())]
             while waiting:
                 visit = waiting[-1]
@@ -198,12 +202,12 @@ class _DepthFirst:
             self._receive(visit, block, block.attach)
             block_pass.received = torch.cat(visit.received[::-1], dim=2)
         mine = slice(inputs.first, inputs.first + len(inputs.wanted))
-        leaf = hidden.detach()[inputs.predictors]
+        leaf = hidden.detach()[inputs.predicted_by]
         result = self.executor.head.backward(
             leaf, inputs.wanted, self.entropy, sensitivity(self.gradient, inputs.first)
         )
         self.outputs[mine] = result.outputs
-        torch.autograd.backward(hidden[inputs.predictors], result.grad_hidden)
+        torch.autograd.backward(hidden[inputs.predicted_by], result.grad_hidden)
         visit.retained = None
         self.live -= block.tokens
 

@@ -18,12 +18,14 @@ from rl_system.tree.pruned import Nodes, pruned_nodes
 
 @dataclass(slots=True)
 class BlockInputs:
-    """Tensors of one block: token_ids, positions int64 [rows]; of its targets, ascending by row: predictors, the row in
-    the block that predicts each, and wanted, its token id. first: index of the first target in the table."""
+    """Tensors of one block, int64: token_ids, positions [rows]; predicting: the block's rows that predict a target,
+    ascending. Of its targets, ascending by row: predicted_by, the index into `predicting`, and wanted, the token id.
+    first: index of the first target in the table."""
 
     token_ids: Tensor
     positions: Tensor
-    predictors: Tensor
+    predicting: Tensor
+    predicted_by: Tensor
     wanted: Tensor
     first: int
 
@@ -74,11 +76,13 @@ def prepare(
     inputs = []
     for index, each in enumerate(block_rows):
         mine = slice(bounds[index], bounds[index + 1])
+        predicting, predicted_by = np.unique(target_place[mine] - first_place[index], return_inverse=True)
         inputs.append(
             BlockInputs(
                 token_ids=tensor(tree.token_ids[each]),
                 positions=tensor(tree.depth[each]),
-                predictors=tensor(target_place[mine] - first_place[index]),
+                predicting=tensor(predicting),
+                predicted_by=tensor(predicted_by),
                 wanted=tensor(tree.token_ids[target_rows[mine]]),
                 first=int(bounds[index]),
             )

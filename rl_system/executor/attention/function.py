@@ -26,7 +26,8 @@ class BlockPass:
     """One pass of the model over a block: what its attention layers need to know.
 
     write_at: rows of the path above the trunk, or None where no block hangs from this pass. trunk: its rows.
-    received: gradients of the trunk's keys and values from the blocks below, [layers, 2, trunk, kv heads, head size].
+    wanted: int64, the rows whose last hidden state is asked for, ascending; None for all. received: gradients of the
+    trunk's keys and values from the blocks below, [layers, 2, trunk, kv heads, head size].
     """
 
     plan: AttentionPlan
@@ -34,6 +35,7 @@ class BlockPass:
     kernel: Kernel
     write_at: int | None = None
     trunk: int = 0
+    wanted: Tensor | None = None
     received: Tensor | None = None
 
 
