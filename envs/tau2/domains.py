@@ -54,7 +54,11 @@ class Domain:
     def build(self, solo: bool) -> World:
         """A world in upstream's default state, sharing nothing with any other."""
         databases = {argument: model.model_validate(_parsed(path)) for argument, model, path in self.databases}
-        return registry.get_env_constructor(self.name)(solo_mode=solo, **databases)
+        world = registry.get_env_constructor(self.name)(**databases)
+        if solo:
+            # What upstream's constructor does for solo mode, less a check of the tools' names that builds all schemas.
+            world.solo_mode, world.policy = True, _solo_policy(self.name)
+        return world
 
     def splits(self) -> dict[str, list[str]]:
         """Task ids by split: upstream's own, and the generated ones."""
@@ -116,6 +120,11 @@ def _raw_tasks(name: str) -> dict[str, dict[str, Any]]:
 @functools.cache
 def _task(name: str, task_id: str) -> UpstreamTask:
     return UpstreamTask.model_validate(_raw_tasks(name)[task_id])
+
+
+@functools.cache
+def _solo_policy(name: str) -> str:
+    return registry.get_env_constructor(name)(solo_mode=True).get_policy()
 
 
 @functools.cache

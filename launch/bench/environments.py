@@ -74,6 +74,9 @@ async def measure(config: EnvironmentConfig, concurrency: int) -> dict[str, floa
     """One record: throughput under load, times alone (milliseconds), memory of the worker processes (MiB)."""
     tasks = list_tasks(config, config.split)
     async with EnvironmentHost(config) as host:
+        # Imports, files and schemas are read once per process, by whichever environment comes first.
+        first = await asyncio.gather(*(opened(host, tasks[0], Clock()) for _ in range(max(config.processes, 1))))
+        await asyncio.gather(*(finish(environment, Clock()) for environment in first))
         alone = Clock()
         for task in islice(cycle(tasks), ALONE):
             await finish(await opened(host, task, alone), alone)

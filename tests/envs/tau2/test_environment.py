@@ -4,9 +4,8 @@ import pytest
 
 from envs.protocol import Action, Observation, ToolCall
 from envs.registry import list_tasks, make_environment
-from envs.tau2.domains import DOMAINS
 from envs.tau2.environment import Tau2Environment
-from envs.tau2.upstream import LLMSoloAgent
+from envs.tau2.upstream import LLMSoloAgent, registry
 from rl_system.records import Ending
 from tests.envs.tau2.playing import DONE, GREETING, config_for, play
 
@@ -24,7 +23,7 @@ def started(domain: str, split: str, kind: str, task_id: str | None = None) -> t
 @pytest.mark.parametrize("domain", ["mock", "telecom"])
 def test_alone_the_prompt_and_the_tools_are_those_of_upstreams_solo_agent(domain: str) -> None:
     environment, opening = started(domain, "base", "solo")
-    world = DOMAINS[domain].build(solo=True)
+    world = registry.get_env_constructor(domain)(solo_mode=True)
     tools = world.get_tools() + (world.get_user_tools() if world.user_tools else [])
     upstream = LLMSoloAgent(tools=tools, domain_policy=world.get_policy(), task=environment._task)
     assert opening.messages == [{"role": "system", "content": upstream.system_prompt}]
