@@ -48,11 +48,17 @@ def claim_shared_memory(directory: Path, timeout_s: float) -> None:
 
 
 def leave_run_directory(directory: Path, timeout_s: float) -> None:
-    """Remove this worker's claim, and the directory with it where no other worker of the node uses it."""
+    """Remove this worker's claim with what its engine left, and the directory where no other worker of the node uses it.
+
+    Call it when the engine's processes are gone: one that ended in order left nothing, one that was killed did.
+    """
     if not directory.exists():
         return
     with locked(directory, timeout_s):
-        _claim_of(directory, os.getpid()).unlink(missing_ok=True)
+        claim = _claim_of(directory, os.getpid())
+        if claim.exists():
+            for path in [*_claimed_files(claim), claim]:
+                path.unlink()
         if [path.name for path in directory.iterdir()] == [LOCK]:
             shutil.rmtree(directory)
 
@@ -70,8 +76,7 @@ def remove_leftovers(run: Path, timeout_s: float = 10.0) -> list[Path]:
         claims = list(directory.glob(f"*{CLAIM}"))
         dead = [path for path in claims if not _is_alive(json.loads(path.read_text()))]
         for path in dead:
-            names = json.loads(path.read_text())["names"]
-            removed += [file for name in names if (file := SHARED_MEMORY / Path(name).name).is_file()]
+            removed += _claimed_files(path)
         if len(dead) == len(claims):
             removed += [path for path in directory.iterdir() if path.name != LOCK]
             shutil.rmtree(directory)
@@ -112,6 +117,12 @@ def _try_lock(directory: Path) -> int | None:
 
 def _claim_of(directory: Path, pid: int) -> Path:
     return directory / f"{pid}{CLAIM}"
+
+
+def _claimed_files(claim: Path) -> list[Path]:
+    """Those files that `claim` names and that still exist: directly in shared memory, whatever the claim says."""
+    names = json.loads(claim.read_text())["names"]
+    return [path for name in names if (path := SHARED_MEMORY / Path(name).name).is_file()]
 
 
 def _is_alive(claim: dict) -> bool:

@@ -52,6 +52,8 @@ def rollout_config(tiny_model_directory: Path, tmp_path_factory: pytest.TempPath
 
 @pytest.fixture(scope="session")
 def local_ray() -> Iterator[None]:
-    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False)
+    # Ray kills actors when the whole machine runs low on memory, whoever uses it: not what is tested here.
+    settings = {"memory_monitor_refresh_ms": 0}
+    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, _system_config=settings)
     yield
     ray.shutdown()

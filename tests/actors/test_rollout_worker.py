@@ -379,6 +379,7 @@ def test_two_workers_of_a_node_take_one_update_together(served: Served, workers:
 
 def test_a_worker_whose_engine_died_says_so_and_leaves_nothing_behind(served: Served) -> None:
     engine = engine_of(served.worker)
+    mapped = shared_memory_of(engine)
     in_flight = sample_long(served, 2)
     engine.kill()
     for reference in in_flight:
@@ -392,6 +393,7 @@ def test_a_worker_whose_engine_died_says_so_and_leaves_nothing_behind(served: Se
         ray.get(served.send(served.changed_model()), timeout=60)
     served.call("close")
     assert len(list(run_directory(served.config.directory).glob("*.claim"))) == 1, "the neighbour's, and no other"
+    assert mapped and not any(path.exists() for path in mapped)
 
 
 def test_what_a_killed_worker_left_in_shared_memory_is_removed(

@@ -99,6 +99,12 @@ def test_a_dead_workers_pid_that_another_process_has_now_does_not_keep_its_files
     assert not Path("/dev/shm", queue.name).exists()
 
 
+def test_a_worker_that_leaves_removes_what_its_killed_engine_left(run: Path, queue: SharedMemory) -> None:
+    claim_as_worker(run_directory(run), queue.name)
+    leave_run_directory(run_directory(run), 5)
+    assert not Path("/dev/shm", queue.name).exists() and not run_directory(run).exists()
+
+
 def test_the_last_worker_to_leave_removes_the_directory(run: Path) -> None:
     directory = run_directory(run)
     in_child(claim_shared_memory, directory, 5)

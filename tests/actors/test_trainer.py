@@ -1,0 +1,132 @@
+"""Trainers behind Ray: two ranks against one learner in this process."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import ray
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from actors.trainer import Trainer
+from rl_system.config.run import RunConfig
+from rl_system.records import Sequence, TrainBatch
+from rl_system.training.checkpoint_directory import open_checkpoint
+from rl_system.training.learner import Learner
+from rl_system.training.loading import load_model
+from rl_system.training.weights import weights_checksum
+from tests.models import save_tiny_chat_model
+
+TIMEOUT_S = 120
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory) -> RunConfig:
+    return RunConfig.model_validate(
+        {
+            "name": "trainer-test",
+            "output": tmp_path_factory.mktemp("runs"),
+            "model": {"path": str(save_tiny_chat_model(tmp_path_factory.mktemp("model")))},
+            "executor": {"method": "tree"},
+            "optimizer": {"learning_rate": 1e-3},
+            "weights": {"chunk_mib": 1},
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def batch() -> TrainBatch:
+    generator = np.random.default_rng(0)
+    prompt = generator.integers(3, 1000, 20)
+    sequences = []
+    for _ in range(4):
+        ids = np.concatenate([prompt, generator.integers(3, 1000, 12)]).astype(np.int32)
+        trained = np.arange(len(ids)) >= len(prompt)
+        sequences.append(
+            Sequence(
+                token_ids=ids,
+                trained=trained,
+                behaviour_logprobs=np.where(trained, -10.8, 0).astype(np.float32),
+                versions=np.where(trained, 0, -1).astype(np.int32),
+                advantages=np.where(trained, generator.normal(), 0).astype(np.float32),
+                weights=trained / (4 * 12),
+            )
+        )
+    return TrainBatch.of(sequences)
+
+
+@pytest.fixture(scope="module")
+def learner(config, batch) -> Learner:
+    """One learner that made the same update on the whole batch."""
+    learner = Learner(
+        load_model(config.model),
+        algorithm=config.algorithm,
+        executor=config.executor,
+        optimizer=config.optimizer,
+        updates=config.steps,
+    )
+    learner.update(batch)
+    return learner
+
+
+@pytest.fixture(scope="module")
+def trainers(local_ray, config, batch) -> list:
+    """Two ranks after one update: three sequences on the first, one on the second."""
+    actors = [Trainer.options(num_cpus=0).remote(rank, 2, config, config.model.path) for rank in range(2)]
+    meeting = call(actors[0].host.remote("127.0.0.1"))
+    call([actor.setup.remote(meeting) for actor in actors])
+    parts = [[ray.put(batch.take(np.arange(3)))], [ray.put(batch.take(np.arange(3, 4)))]]
+    call([actor.update.remote(part) for actor, part in zip(actors, parts, strict=True)])
+    yield actors
+    call([actor.close.remote() for actor in actors])
+    for actor in actors:
+        ray.kill(actor)
+
+
+def call(references):
+    return ray.get(references, timeout=TIMEOUT_S)
+
+
+def test_published_weights_are_those_of_one_learner_on_the_whole_batch(trainers, learner):
+    weights = call(trainers[0].publish.remote())
+    chunks = call(weights.chunks)
+    assert weights.version == 1 and len(chunks) > 1
+    assert weights_checksum(chunks) == weights.checksum
+    arrays = {name: array for chunk in chunks for name, array in chunk.items()}
+    parameters = dict(learner.model.named_parameters())
+    assert arrays.keys() == parameters.keys()
+    for name, array in arrays.items():
+        # AdamW turns rounding of a gradient near zero into part of a step of 1e-3.
+        np.testing.assert_allclose(array, parameters[name].detach().numpy(), atol=2e-4, err_msg=name)
+        assert np.abs(array - parameters[name].detach().numpy()).mean() < 1e-6
+
+
+def test_logprobs_are_those_of_the_updated_policy(trainers, learner, batch):
+    np.testing.assert_allclose(call(trainers[1].logprobs.remote(batch)), learner.logprobs(batch), atol=1e-3)
+
+
+def test_a_checkpoint_of_two_trainers_is_loaded_by_one(trainers, config, tmp_path):
+    saving = [actor.save_checkpoint.remote(tmp_path, 1, {"cursor": 5}, {"groups": b"abc"}) for actor in trainers]
+    path = call(saving)[0]
+    checkpoint = open_checkpoint(path, config.name)
+    assert checkpoint.state == {"cursor": 5} and checkpoint.blob("groups") == b"abc"
+    alone = Trainer.options(num_cpus=0).remote(0, 1, config, str(checkpoint.model_directory))
+    call(alone.setup.remote())
+    call(alone.load_checkpoint.remote(path))
+    before, after = call([trainers[0].publish.remote(), alone.publish.remote()])
+    assert (after.version, after.checksum) == (before.version, before.checksum)
+    ray.kill(alone)
+
+
+def test_the_directory_transport_publishes_a_path_with_all_parameters(local_ray, config, tmp_path):
+    weights = config.weights.model_copy(update={"transport": "directory"})
+    config = config.model_copy(update={"weights": weights, "output": tmp_path})
+    trainer = Trainer.options(num_cpus=0).remote(0, 1, config, config.model.path, 4)
+    call(trainer.setup.remote())
+    published = call(trainer.publish.remote())
+    assert published.version == 4
+    assert Path(published.chunks[0]) == config.directory / "weights" / "version_4"
+    expected = AutoModelForCausalLM.from_pretrained(config.model.path)
+    sent = load_file(Path(published.chunks[0]) / "model.safetensors")
+    assert all((sent[name] == parameter).all() for name, parameter in expected.named_parameters())
+    ray.kill(trainer)
