@@ -1,9 +1,9 @@
 """What a rollout is worth and what the policy is asked to learn from it.
 
 In the order of a step: `sequences_of` turns an episode into training sequences, `rewards` shapes what it earned,
-`group_advantages` compares it with its group, `prepare_batch` normalises advantages and fixes loss weights over the whole
-step, and `make_objective` gives the loss. Estimators, objectives and corrections are one file each in the folder of their
-kind, found by the file's name: adding one takes a file and no change elsewhere.
+`group_advantages` compares it with its group, `prepare_batch` normalises advantages and fixes loss weights over the
+whole step, and `make_objective` gives the loss. Estimators, objectives and corrections are one file each in the
+folder of their kind, found by the file's name: adding one takes a file and no change elsewhere.
 
 Names are resolved on first use, so that actors that only handle rewards do not import torch.
 """

@@ -1,7 +1,7 @@
 """The weight of every token's loss, fixed over the whole step before anything is cut.
 
-Invariant: the loss of a step is `Σ weight · loss` over its (sequence, token) pairs, whichever block, minibatch, part or rank
-computes them; no partition and no number of ranks can change it.
+Invariant: the loss of a step is `Σ weight · loss` over its (sequence, token) pairs, whichever block, minibatch, part
+or rank computes them; no partition and no number of ranks can change it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ EPSILON = 1e-8
 
 
 def prepare_batch(batch: TrainBatch, config: AlgorithmConfig, version: int | None = None) -> TrainBatch:
-    """Everything that must see the whole step, in order: the staleness mask, batch normalisation of advantages, loss weights.
+    """Everything that must see the whole step, in order: the staleness mask, batch normalisation of advantages, loss
+    weights.
 
     version: of the policy that will be trained on it; needed for the staleness mask.
     """
@@ -75,8 +76,8 @@ def set_loss_weights(batch: TrainBatch, aggregation: Aggregation, constant_lengt
     weights are replaced, so applying an aggregation twice is applying it once.
     """
     active = _active(batch)
-    counts = np.add.reduceat(np.append(active, False).astype(np.int64), batch.offsets[:-1]) if len(batch) else np.empty(0)
-    counts = np.where(batch.lengths() > 0, counts, 0)  # reduceat gives an empty sequence the token after it
+    before = np.concatenate([[0], np.cumsum(active)])
+    counts = before[batch.offsets[1:]] - before[batch.offsets[:-1]]
     total, sequences = int(counts.sum()), int((counts > 0).sum())
     if aggregation == "token_mean":
         per_sequence = np.full(len(batch), 1 / max(total, 1))

@@ -10,8 +10,8 @@ from rl_system.config.algorithm import AlgorithmConfig
 def turn_advantages(advantage: float, turns: int, config: AlgorithmConfig) -> np.ndarray:
     """float64 [turns]: what is earned from each turn on, `Σ_{j ≥ k} turn_discount^(j − k) · earned_j`.
 
-    credit `last`: `earned` is the advantage at the last turn and 0 before; `spread`: an equal part of it at every turn. With
-    `last` and no discount every turn carries the whole advantage, which is the usual episode-level credit.
+    credit `last`: `earned` is the advantage at the last turn and 0 before; `spread`: an equal part of it at every
+    turn. With `last` and no discount every turn carries the whole advantage, which is the usual episode-level credit.
     """
     earned = np.zeros(turns)
     if config.credit == "spread":

@@ -11,8 +11,9 @@ Function = TypeVar("Function", bound=Callable)
 def estimator(*, compares: bool, normalise_batch: bool = False) -> Callable[[Function], Function]:
     """Declare an advantage estimator.
 
-    compares: whether it sets the members of a group against each other, so that a group of one, or one in which all earned
-    the same, teaches nothing. normalise_batch: whether its paper normalises the advantages of the whole step after it.
+    compares: whether it sets the members of a group against each other, so that a group of one, or one in which all
+    earned the same, teaches nothing. normalise_batch: whether its paper normalises the advantages of the whole step
+    after it.
     """
 
     def declare(function: Function) -> Function:

@@ -1,7 +1,8 @@
 """Advantages and returns from a critic's values: generalised advantage estimation (arXiv 1506.02438, eq. 16).
 
-Time runs over the *sampled* tokens of a sequence; what the environment wrote in between is part of the next state. The value
-at a token is that of the state before it was sampled; the episode's reward arrives with the last sampled token.
+Time runs over the *sampled* tokens of a sequence; what the environment wrote in between is part of the next state.
+The value at a token is that of the state before it was sampled; the episode's reward arrives with the last sampled
+token.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from rl_system.records import TrainBatch
 def generalised_advantages(
     rewards: np.ndarray, values: np.ndarray, discount: float, decay: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Advantages and returns float64 [n] of one sequence. rewards, values: [n], by sampled token; the last state is final.
+    """Advantages and returns float64 [n] of one sequence. rewards, values: [n], by sampled token; the last state is
+    final.
 
     `δ_t = r_t + γ V_{t+1} − V_t`, `A_t = Σ_k (γλ)^k δ_{t+k}`, `R_t = A_t + V_t`. discount: γ; decay: λ.
     """
@@ -31,7 +33,7 @@ def generalised_advantages(
 
 
 def with_gae(batch: TrainBatch, rewards: np.ndarray, discount: float = 1.0, decay: float = 0.95) -> TrainBatch:
-    """`batch`, which carries values, with advantages and returns. rewards: [sequences], earned at each sequence's end."""
+    """`batch`, which carries values, with advantages and returns. rewards: [sequences], earned at each one's end."""
     if batch.values is None:
         raise ValueError("generalised advantages need the critic's values in the batch")
     advantages = np.zeros(batch.sequence_tokens, np.float32)

@@ -1,7 +1,7 @@
 """From the episodes of one task to scored training sequences.
 
-Invariant: an advantage is computed from members of one group alone. A member that failed, or that is masked, is none: the
-others are compared without it, and it is trained on not at all.
+Invariant: an advantage is computed from members of one group alone. A member that failed, or that is masked, is none:
+the others are compared without it, and it is trained on not at all.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ SAME = 1e-9
 class ScoredGroup:
     """Arrays [members]. rewards: the environment's; shaped: after shaping; advantages: 0 where not `counts`.
 
-    sequences: of all members that count, in their order; empty where the group has no signal and such groups are dropped.
-    signal: whether the estimator finds anything to learn in the group.
+    sequences: of all members that count, in their order; empty where the group has no signal and such groups are
+    dropped. signal: whether the estimator finds anything to learn in the group.
     """
 
     sequences: list[Sequence]

@@ -1,7 +1,8 @@
 """The KL divergence from a reference policy, estimated from sampled tokens.
 
-With `Δ = log π − log π_ref` at a token that π sampled (Schulman, "Approximating KL divergence", 2020): k1 = Δ, unbiased, of
-either sign; k2 = Δ²/2, biased, whose gradient is that of the divergence; k3 = exp(−Δ) − 1 + Δ, unbiased and never negative.
+With `Δ = log π − log π_ref` at a token that π sampled (Schulman, "Approximating KL divergence", 2020): k1 = Δ,
+unbiased, of either sign; k2 = Δ²/2, biased, whose gradient is that of the divergence; k3 = exp(−Δ) − 1 + Δ, unbiased
+and never negative.
 """
 
 from __future__ import annotations
@@ -43,17 +44,19 @@ def reference_kl(logprobs: torch.Tensor, pairs: Pairs, config: AlgorithmConfig, 
 
 
 def with_reference(batch: TrainBatch, reference_logprobs: np.ndarray, config: AlgorithmConfig) -> TrainBatch:
-    """`batch` with reference logprobs [sequence_tokens] and, where the divergence is in the reward, advantages that pay for it.
+    """`batch` with reference logprobs [sequence_tokens] and, where the divergence is in the reward, advantages that
+    pay for it.
 
-    The reward of a token falls by `kl_coefficient · KL` between behaviour and reference policy there, and its advantage by that
-    of itself and of all tokens sampled after it in its sequence: `A_t − β Σ_{i ≥ t} KL_i` (REINFORCE++, arXiv 2501.03262, eq. 5).
-    A sequence is whole wherever a batch is cut, so this may be done on any part.
+    The reward of a token falls by `kl_coefficient · KL` between behaviour and reference policy there, and its
+    advantage by that of itself and of all tokens sampled after it in its sequence: `A_t − β Σ_{i ≥ t} KL_i`
+    (REINFORCE++, arXiv 2501.03262, eq. 5). A sequence is whole wherever a batch is cut, so this may be done on any
+    part.
     """
     batch = replace(batch, reference_logprobs=reference_logprobs.astype(np.float32))
     if config.kl_in == "loss":
         return batch
-    delta = torch.from_numpy(np.where(batch.trained, batch.behaviour_logprobs - reference_logprobs, 0).astype(np.float64))
-    kl = estimate_kl(bounded(delta), config.kl_estimator).numpy()
+    delta = np.where(batch.trained, batch.behaviour_logprobs - reference_logprobs, 0).astype(np.float64)
+    kl = estimate_kl(bounded(torch.from_numpy(delta)), config.kl_estimator).numpy()
     to_go = _sums_to_go(np.where(batch.trained & (batch.weights != 0), kl, 0.0), batch.offsets)
     advantages = batch.advantages - config.kl_coefficient * np.where(batch.trained, to_go, 0)
     return replace(batch, advantages=advantages.astype(batch.advantages.dtype))

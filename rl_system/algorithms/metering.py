@@ -1,7 +1,7 @@
 """Metrics of one call of an objective, moved off the device in one transfer.
 
-An objective that runs once a block reports a dozen numbers each time; reading each with its own `float()` would stop the
-device a dozen times.
+An objective that runs once a block reports a dozen numbers each time; reading each with its own `float()` would stop
+the device a dozen times.
 """
 
 from __future__ import annotations

@@ -62,21 +62,21 @@ class PolicyObjective:
 
     def _policy_loss(self, logprobs: torch.Tensor, pairs: Pairs, meter: Meter) -> torch.Tensor:
         """Corrected surrogate loss of each pair [P]."""
-        present, segment = pairs.sequence.unique(return_inverse=True)
         anchor = self._surrogate.anchor
         if anchor is None:
-            tokens = Tokens(logprobs, logprobs.detach(), pairs.advantages, segment, len(present))
+            tokens = Tokens(logprobs, logprobs.detach(), pairs.advantages, pairs.sequence)
             return self._surrogate(tokens, self._config, meter)
         proximal = proximal_logprobs(logprobs.detach(), pairs, self._config, self._version)
         old = proximal if anchor == "proximal" else pairs.behaviour_logprobs
-        tokens = Tokens(logprobs, old, pairs.advantages, segment, len(present))
+        tokens = Tokens(logprobs, old, pairs.advantages, pairs.sequence)
         _measure_ratio(tokens.log_ratio().detach(), meter)
         loss = self._surrogate(tokens, self._config, meter)
 
         log_ratio = bounded(proximal - pairs.behaviour_logprobs)
-        factor = self._correction(log_ratio, segment, len(present), self._config, meter)
+        factor = self._correction(log_ratio, pairs.sequence, self._config, meter)
         if anchor == "behaviour":
-            factor = (factor > 0).to(factor.dtype)  # the objective's own ratio is the weight; of a correction only its mask counts
+            # The objective's own ratio is the importance weight already; of a correction only its mask counts.
+            factor = (factor > 0).to(factor.dtype)
         _measure_correction(log_ratio, factor, meter)
         return factor * loss
 
@@ -88,7 +88,7 @@ def select(pairs: Pairs, rows: torch.Tensor) -> Pairs:
 
 
 def _measure_ratio(log_ratio: torch.Tensor, meter: Meter) -> None:
-    """approx_kl: the k3 estimate of KL(anchor ‖ current), non-negative (Schulman, "Approximating KL divergence", 2020)."""
+    """log_ratio: current to anchor policy [P]. approx_kl: the k3 estimate of KL(anchor ‖ current), never negative."""
     ratio = log_ratio.exp()
     meter.mean("train/ratio_mean", ratio)
     meter.maximum("train/ratio_max", ratio)

@@ -21,8 +21,8 @@ def proximal_logprobs(
 ) -> torch.Tensor:
     """Proximal logprobs [P], without graph. current: the current policy's, detached; version: of that policy.
 
-    exact: those that the batch carries, else the current ones. loglinear (A-3PO, arXiv 2512.06547):
-    `log π_prox = α·log π_behave + (1 − α)·log π_θ` with `α = 1/d` for a token `d ≥ 1` versions old and 0 for a fresh one.
+    exact: those that the batch carries, else the current ones. loglinear (A-3PO, arXiv 2512.06547): `log π_prox =
+    α·log π_behave + (1 − α)·log π_θ` with `α = 1/d` for a token `d ≥ 1` versions old and 0 for a fresh one.
     """
     if config.proximal == "exact":
         return current if pairs.proximal_logprobs is None else pairs.proximal_logprobs

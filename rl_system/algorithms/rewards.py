@@ -21,8 +21,8 @@ def shaped_reward(episode: Episode, config: AlgorithmConfig) -> float:
 
 
 def length_penalty(sampled: int, config: AlgorithmConfig) -> float:
-    """From 0 at `length_penalty_start` sampled tokens, in proportion, to `length_penalty` at `length_penalty_full` and beyond:
-    the soft overlong punishment of DAPO (arXiv 2503.14476, eq. 13).
+    """From 0 at `length_penalty_start` sampled tokens, in proportion, to `length_penalty` at `length_penalty_full`
+    and beyond: the soft overlong punishment of DAPO (arXiv 2503.14476, eq. 13).
     """
     if config.length_penalty == 0:
         return 0.0

@@ -1,9 +1,10 @@
 """From an episode to training sequences, without touching a token.
 
-Invariant: every sampled token of the episode is trained in exactly one sequence, in the context in which it was sampled,
-with the logprob and the policy version that it was sampled with. Nothing is re-tokenised: a turn extends the sequence
-before it only where its prompt starts with that sequence token for token. Templates that rewrite history (by dropping
-earlier thinking) break that, and the turn then starts a sequence of its own, which the prefix tree shares again.
+Invariant: every sampled token of the episode is trained in exactly one sequence, in the context in which it was
+sampled, with the logprob and the policy version that it was sampled with. Nothing is re-tokenised: a turn extends the
+sequence before it only where its prompt starts with that sequence token for token. Templates that rewrite history (by
+dropping earlier thinking) break that, and the turn then starts a sequence of its own, which the prefix tree shares
+again.
 """
 
 from __future__ import annotations

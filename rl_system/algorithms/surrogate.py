@@ -20,14 +20,13 @@ class Tokens:
     """The pairs of one call that carry weight. Tensors [P].
 
     logprobs: of the current policy, with graph; anchor_logprobs: of the policy that the ratio is taken to, without;
-    advantages; segment: int64, which of the `segments` sequences here a pair belongs to, counted from 0.
+    advantages; sequence: int64, index of the sequence that a pair belongs to.
     """
 
     logprobs: torch.Tensor
     anchor_logprobs: torch.Tensor
     advantages: torch.Tensor
-    segment: torch.Tensor
-    segments: int
+    sequence: torch.Tensor
 
     def log_ratio(self) -> torch.Tensor:
         """`log π_θ − log π_anchor` [P]."""
@@ -39,11 +38,15 @@ def bounded(log_ratio: torch.Tensor) -> torch.Tensor:
     return log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
 
 
-def segment_mean(values: torch.Tensor, segment: torch.Tensor, segments: int) -> torch.Tensor:
-    """Mean of `values` [P] over each segment, given back to its pairs [P]. Differentiable."""
-    sums = values.new_zeros(segments).index_add(0, segment, values)
-    counts = values.new_zeros(segments).index_add(0, segment, torch.ones_like(values))
-    return (sums / counts)[segment]
+def sequence_mean(values: torch.Tensor, sequence: torch.Tensor) -> torch.Tensor:
+    """Mean of `values` [P] over the pairs of each sequence, given back to its pairs [P]. Differentiable.
+
+    sequence: int64 [P], any numbering.
+    """
+    present, place = sequence.unique(return_inverse=True)
+    sums = values.new_zeros(len(present)).index_add(0, place, values)
+    counts = values.new_zeros(len(present)).index_add(0, place, torch.ones_like(values))
+    return (sums / counts)[place]
 
 
 def surrogate(*, anchor: Anchor | None, coupled: bool = False) -> Callable[[Function], Function]:

@@ -14,9 +14,9 @@ from rl_system.algorithms.statistics import Statistics
 
 @dataclass(frozen=True, slots=True)
 class ValueObjective:
-    """`½ · max((V − R)², (clip(V, V_old − clip, V_old + clip) − R)²)`, weighted: PPO's clipped value loss (as in OpenAI
-    Baselines' ppo2; Engstrom et al., arXiv 2005.12729, section 3). The batch carries `values` (V_old) and `returns` (R); outputs
-    are the critic's values. clip: None for the plain squared error.
+    """`½ · max((V − R)², (clip(V, V_old − clip, V_old + clip) − R)²)`, weighted: PPO's clipped value loss (as in
+    OpenAI Baselines' ppo2; Engstrom et al., arXiv 2005.12729, section 3). The batch carries `values` (V_old) and
+    `returns` (R); outputs are the critic's values. clip: None for the plain squared error.
     """
 
     clip: float | None = 0.2

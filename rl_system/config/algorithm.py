@@ -40,7 +40,7 @@ class AlgorithmConfig(Section):
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"
     """Estimator of that divergence, by its usual name."""
     kl_in: Literal["loss", "reward"] = "loss"
-    """loss: a term of the loss. reward: taken from the advantage of each token, with what follows it in its sequence."""
+    """loss: a term of the loss. reward: taken from the advantage of a token, with what follows it in its sequence."""
     aggregation: Literal["token_mean", "sequence_mean", "constant"] = "token_mean"
     """How token losses add up to the loss of a step."""
     constant_length: int | None = Field(None, ge=1)
@@ -50,7 +50,9 @@ class AlgorithmConfig(Section):
 
     proximal: Literal["exact", "loglinear"] = "exact"
     """The policy at the start of a batch's updates. exact: the current one while `updates_per_batch` is 1, else
-    recomputed by a pass before the first update. loglinear: between behaviour and current, by staleness, without a pass."""
+    recomputed by a pass before the first update. loglinear: between behaviour and current, by staleness, without a
+    pass.
+    """
     correction: str = "tis"
     """Treatment of the ratio proximal / behaviour, by its name in `rl_system.algorithms.corrections`."""
     behaviour_cap: float | None = Field(5.0, gt=0)
@@ -93,13 +95,14 @@ class AlgorithmConfig(Section):
             )
         if self.kl_coefficient and self.kl_in == "loss" and self.kl_estimator == "k1":
             raise ValueError(
-                "algorithm.kl_estimator is 'k1' with algorithm.kl_in 'loss': the gradient of k1 is zero on average, so it would "
-                "only add noise; use k2 or k3 in the loss, or k1 in the reward"
+                "algorithm.kl_estimator is 'k1' with algorithm.kl_in 'loss': the gradient of k1 is zero on average, "
+                "so it would only add noise; use k2 or k3 in the loss, or k1 in the reward"
             )
         if self.length_penalty and self.length_penalty_full <= self.length_penalty_start:
             raise ValueError(
-                f"algorithm.length_penalty_full is {self.length_penalty_full}, not above algorithm.length_penalty_start "
-                f"{self.length_penalty_start}; give the number of sampled tokens at which the penalty is {self.length_penalty}"
+                f"algorithm.length_penalty_full is {self.length_penalty_full}, not above "
+                f"algorithm.length_penalty_start {self.length_penalty_start}; give the number of sampled tokens at "
+                f"which the penalty is {self.length_penalty}"
             )
         if self.sequence_ratio_low > self.sequence_ratio_high:
             raise ValueError(

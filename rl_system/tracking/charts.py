@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from rl_system.tracking.drawing import COLOURS, curve, legend, svg
 from rl_system.tracking.history import History
@@ -34,6 +35,11 @@ class Chart:
         return text if drawn else None
 
 
+def _over_updates(axes: Axes) -> None:
+    axes.set_xlabel("policy update")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
 def _lines(labels: dict[str, str], *, scale: float = 1.0, unit: str = "") -> Callable[[Axes, History], bool]:
     """A line for each metric of `labels` (metric: label) that is there, from 0 up."""
 
@@ -44,11 +50,12 @@ def _lines(labels: dict[str, str], *, scale: float = 1.0, unit: str = "") -> Cal
             if len(x):
                 axes.plot(x, y * scale, label=label, marker="o", markersize=2.5, linewidth=1.4)
                 drawn = True
-        axes.set_xlabel("policy update")
+        _over_updates(axes)
         if drawn and len(labels) > 1:
             legend(axes)
         axes.set_ylabel(unit)
-        axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
+        low, high = axes.dataLim.intervaly
+        axes.set_ylim(min(0.0, low), None if high > 0 or low < 0 else 1.0)
         return drawn
 
     return draw
@@ -58,16 +65,22 @@ def _shares(labels: dict[str, str]) -> Callable[[Axes, History], bool]:
     return _lines(labels, scale=100, unit="%")
 
 
-def _reward(over: str, label: str, unit: float = 1.0) -> Callable[[Axes, History], bool]:
-    def draw(axes: Axes, history: History) -> bool:
-        x, y = history.series("reward/mean", over)
-        if len(x):
-            curve(axes, x / unit, y)
-        axes.set_xlabel(label)
-        axes.set_ylabel("mean reward")
-        return len(x) > 0
+def _reward_over_time(axes: Axes, history: History) -> bool:
+    x, y = history.series("reward/mean", "time/wall_clock_s")
+    if len(x):
+        curve(axes, x / 60, y)
+    axes.set_xlabel("minutes")
+    axes.set_ylabel("mean reward")
+    return len(x) > 0
 
-    return draw
+
+def _reward_over_updates(axes: Axes, history: History) -> bool:
+    x, y = history.series("reward/mean")
+    if len(x):
+        curve(axes, x, y)
+    _over_updates(axes)
+    axes.set_ylabel("mean reward")
+    return len(x) > 0
 
 
 def _success(axes: Axes, history: History) -> bool:
@@ -81,7 +94,7 @@ def _success(axes: Axes, history: History) -> bool:
             [line["eval/success_rate"] * 100 for line in evaluations],
             "D--", color=COLOURS[3], markersize=6, linewidth=1, label="held-out tasks",
         )  # fmt: skip
-    axes.set_xlabel("policy update")
+    _over_updates(axes)
     axes.set_ylabel("success, %")
     axes.set_ylim(0, 100)
     if len(x) or evaluations:
@@ -115,19 +128,13 @@ def _split(axes: Axes, history: History) -> bool:
     if drawn:
         legend(axes)
         axes.set_ylim(bottom=0)
-    axes.set_xlabel("policy update")
+    _over_updates(axes)
     axes.set_ylabel("accelerators")
     return drawn
 
 
-TIMES = {
-    "time/wait_s": "waiting for a batch",
-    "time/build_s": "building the tree",
-    "time/update_s": "update",
-    "time/publish_s": "publishing weights",
-    "time/evaluate_s": "evaluation",
-    "time/checkpoint_s": "checkpoint",
-}
+TIMES = {"time/wait_s": "waiting for groups", "time/build_s": "tree", "time/update_s": "update"}
+"""Parts of a step of the training side that follow each other; publishing goes on beside the next step."""
 
 
 def _times(axes: Axes, history: History) -> bool:
@@ -142,16 +149,15 @@ def _times(axes: Axes, history: History) -> bool:
             drawn = True
     if drawn:
         legend(axes)
-    axes.set_xlabel("policy update")
+    _over_updates(axes)
     axes.set_ylabel("seconds")
     return drawn
 
 
 CHARTS: dict[str, list[Chart]] = {
     "Learning": [
-        Chart("Reward over time", "Points are steps, the line their trailing mean.",
-              _reward("time/wall_clock_s", "minutes", 60.0)),
-        Chart("Reward over updates", "The same by policy update.", _reward("step", "policy update")),
+        Chart("Reward over time", "Points are steps, the line their trailing mean.", _reward_over_time),
+        Chart("Reward over updates", "The same by policy update.", _reward_over_updates),
         Chart("Success", "Episodes with full reward; diamonds are evaluations on held-out tasks.", _success),
         Chart("What there is to learn from", "Share of groups dropped because all members earned the same.",
               _shares({"reward/dropped_share": "groups without signal"})),
@@ -176,9 +182,9 @@ CHARTS: dict[str, list[Chart]] = {
         Chart("Accelerators", "Dotted: the split that the controller would choose.", _split),
         Chart("Generation", "Tokens sampled per second.", _lines({"rollout/tokens_per_s": "tokens/s"})),
         Chart("Training", "Tokens per second of the update: of all sequences, and those really computed.",
-              _lines({"perf/train_tokens_per_s": "sequence tokens", "perf/train_unique_tokens_per_s": "unique tokens"})),
+              _lines({"perf/train_tokens_per_s": "of sequences", "perf/train_unique_tokens_per_s": "computed"})),
         Chart("Prefix sharing", "Sequence tokens per token computed.", _lines({"tree/compression": "compression"})),
-        Chart("Where a step's time goes", "Waiting and work of the training side.", _times),
+        Chart("Where a step's time goes", "The training side; weights are published beside the next step.", _times),
     ],
     "Rollouts": [
         Chart("Length of episodes", "Sampled tokens per episode.", _lines({"rollout/episode_tokens_mean": "tokens"})),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import matplotlib
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from rl_system.errors import UserError
 from rl_system.tracking.drawing import METADATA, STYLE, curve, legend
@@ -22,7 +23,7 @@ def write_comparison(directories: Sequence[Path], out: Path, metric: str = "rewa
     """
     out = Path(out)
     if out.suffix not in FORMATS:
-        raise UserError(f"--out is {str(out)!r}; the figure is written as {' or '.join(FORMATS)}, so end the name with one")
+        raise UserError(f"--out is {str(out)!r}; end the name with {' or '.join(FORMATS)}, the formats of the figure")
     runs = [read_history(directory) for directory in directories]
     for run in runs:
         if metric not in run.names():
@@ -34,10 +35,12 @@ def write_comparison(directories: Sequence[Path], out: Path, metric: str = "rewa
             seconds, values = run.series(metric, "time/wall_clock_s")
             curve(over_time, seconds / 60, values, run.name)
             curve(over_steps, *run.series(metric), run.name)
+        over_steps.xaxis.set_major_locator(MaxNLocator(integer=True))
         over_time.set_xlabel("wall clock, minutes")
         over_time.set_ylabel(metric.replace("/", " "))
         over_steps.set_xlabel("policy updates")
         legend(over_time)
         out.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(out, dpi=150, metadata=dict.fromkeys(METADATA) if out.suffix == ".svg" else None, facecolor="white")
+        metadata = dict.fromkeys(METADATA) if out.suffix == ".svg" else None
+        figure.savefig(out, dpi=150, metadata=metadata, facecolor="white")
     return out

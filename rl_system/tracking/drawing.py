@@ -34,7 +34,7 @@ METADATA = ("Creator", "Date", "Format", "Type")
 
 
 def svg(draw: Callable[[Axes], None], *, width: float = 5.2, height: float = 2.7, salt: str = "chart") -> str:
-    """An `<svg>` element, without XML prologue. salt: tells the ids inside apart from those of other charts of a page."""
+    """An `<svg>` element, without XML prologue. salt: tells its ids apart from those of other charts of a page."""
     with matplotlib.rc_context(STYLE | {"svg.hashsalt": salt}):
         figure = Figure(figsize=(width, height), layout="constrained")
         draw(figure.add_subplot())

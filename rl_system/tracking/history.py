@@ -16,8 +16,8 @@ from rl_system.tracking.tracker import EVALUATION
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """steps: lines of `metrics.jsonl`, in order; events: lines of `events.jsonl`; config: the resolved configuration, empty
-    where the run wrote none.
+    """steps: lines of `metrics.jsonl`, in order; events: lines of `events.jsonl`; config: the resolved configuration,
+    empty where the run wrote none.
     """
 
     directory: Path
@@ -54,7 +54,7 @@ def read_history(directory: Path) -> History:
     directory = Path(directory)
     metrics = directory / "metrics.jsonl"
     if not metrics.exists():
-        raise UserError(f"{directory} is no run directory: it has no metrics.jsonl; give the directory of a run, runs/<name>")
+        raise UserError(f"{directory} is no run directory: it has no metrics.jsonl; give one, such as runs/<name>")
     config = directory / "config.yaml"
     return History(
         directory=directory,

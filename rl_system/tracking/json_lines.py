@@ -1,7 +1,8 @@
 """JSON lines on disk that survive a kill.
 
-Invariant: every line but a torn last one is a complete JSON object, and a torn last one is dropped by whoever opens the file
-next. A line is on its way to the disk when `write` returns. Numbers that JSON lacks (NaN, infinities) are written as null.
+Invariant: every line but a torn last one is a complete JSON object, and a torn last one is dropped by whoever opens
+the file next. A line is on its way to the disk when `write` returns. Numbers that JSON lacks (NaN, infinities) are
+written as null.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Every metric that a run writes, in one place, with what it means.
 
-Groups: reward/ train/ off_policy/ rollout/ queue/ perf/ time/ tree/ controller/ eval/. A name is interface: charts, reports and
-scripts rely on it. A name that ends with `/*` stands for a family whose last part comes from data. Shares lie in [0, 1].
+Groups: reward/ train/ off_policy/ rollout/ queue/ perf/ time/ tree/ controller/ eval/. A name is interface: charts,
+reports and scripts rely on it. A name that ends with `/*` stands for a family whose last part comes from data. Shares
+lie in [0, 1].
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterable
 METRICS: dict[str, str] = {
     "step": "Policy update that the line belongs to, counted from 1.",
     # What the policy earns
-    "reward/mean": "Mean reward, before shaping, of the episodes scored since the step before, dropped groups included.",
+    "reward/mean": "Mean reward, before shaping, of the episodes scored since the last step, dropped groups included.",
     "reward/std": "Deviation of the same rewards.",
     "reward/max": "Largest of the same rewards.",
     "reward/success_rate": "Share of the same episodes with the full reward of 1.",
@@ -30,9 +31,9 @@ METRICS: dict[str, str] = {
     "train/bad_steps": "Updates skipped so far because loss or gradient was not finite.",
     "train/sequences": "Training sequences in the batch.",
     "train/trained_tokens": "(sequence, token) pairs with a loss.",
-    "train/clip_fraction": "Share of trained tokens whose ratio the objective clipped. Above 0.2: the step is too large or too stale.",
+    "train/clip_fraction": "Share of trained tokens whose ratio was clipped. Above 0.2: steps too large or too stale.",
     "train/dual_clip_fraction": "Share of trained tokens held by the dual clip (negative advantage, large ratio).",
-    "train/ratio_mean": "Mean ratio of the current policy to the one the objective compares with (proximal or behaviour).",
+    "train/ratio_mean": "Mean ratio of the current policy to the one the objective compares it with.",
     "train/ratio_max": "Largest such ratio.",
     "train/approx_kl": "k3 estimate of the KL divergence behind that ratio.",
     "train/entropy": "Mean entropy of the next-token distribution at trained tokens, nats. Falling to 0: collapse.",
@@ -42,16 +43,16 @@ METRICS: dict[str, str] = {
     # How far what is trained on is from the policy that is trained
     "off_policy/staleness_mean": "Mean over trained tokens of the policy updates between sampling and training.",
     "off_policy/staleness_max": "Largest of the same; never above rollout.max_staleness.",
-    "off_policy/behaviour_ratio_mean": "Mean ratio of the proximal to the behaviour policy at trained tokens; 1 on-policy.",
+    "off_policy/behaviour_ratio_mean": "Mean ratio of proximal to behaviour policy at trained tokens; 1 on-policy.",
     "off_policy/behaviour_ratio_max": "Largest such ratio.",
     "off_policy/behaviour_kl": "k3 estimate of the KL divergence of the proximal from the behaviour policy.",
     "off_policy/capped_fraction": "Share of trained tokens whose ratio lies above algorithm.behaviour_cap.",
-    "off_policy/below_floor_fraction": "Share of trained tokens whose ratio lies below algorithm.behaviour_floor (icepop).",
+    "off_policy/below_floor_fraction": "Share of trained tokens whose ratio lies below algorithm.behaviour_floor.",
     "off_policy/rejected_fraction": "Share of trained tokens in sequences that were rejected as a whole.",
     "off_policy/sequence_ratio_max": "Largest geometric mean of a sequence's ratios.",
     "off_policy/masked_fraction": "Share of trained tokens that the correction left without a loss.",
-    "off_policy/stale_fraction": "Share of trained tokens masked because their sequence was older than algorithm.mask_staleness_above.",
-    "off_policy/effective_sample_size": "Effective sample size of the correction's weights, as a share of the trained tokens.",
+    "off_policy/stale_fraction": "Share of trained tokens in sequences above algorithm.mask_staleness_above.",
+    "off_policy/effective_sample_size": "Effective sample size of the correction's weights, by trained token.",
     # Generation
     "rollout/episodes": "Episodes scored since the step before, dropped groups included.",
     "rollout/tokens_per_s": "Tokens sampled per second since the last step, all workers together.",
@@ -67,7 +68,7 @@ METRICS: dict[str, str] = {
     "rollout/truncated_share": "Episodes cut short by a budget.",
     "rollout/failed_share": "Episodes lost to a broken environment or worker; never scored.",
     "rollout/ended/*": "Share of episodes that ended so.",
-    "rollout/logprob_gap": "Largest difference between the engine's and the trainer's logprob of the same tokens after a weight update.",
+    "rollout/logprob_gap": "Largest difference of the engine's and the trainer's logprobs after a weight update.",
     "rollout/prefix_hit_share": "Prompt tokens that the engines found in their prefix cache.",
     "rollout/worker_replacements": "Rollout workers that broke and were replaced so far.",
     "rollout/tool_share": "Share of the running episodes' time spent outside the engines.",
@@ -77,7 +78,7 @@ METRICS: dict[str, str] = {
     "queue/permits": "Groups that may be started before staleness would exceed its bound.",
     # Where time and hardware go
     "perf/train_s": "Seconds the update took, from batch in hand to the optimizer step done.",
-    "perf/train_tokens_per_s": "Sequence tokens trained per second of the update; shared prefixes count in every sequence.",
+    "perf/train_tokens_per_s": "Sequence tokens per second of the update; shared prefixes count in each.",
     "perf/train_unique_tokens_per_s": "Unique tokens trained per second of the update.",
     "perf/train_imbalance": "Slowest trainer's time over the mean of all; 1 is balanced.",
     "perf/groups_per_s": "Groups trained on per second of the run: its end-to-end rate.",

@@ -1,7 +1,7 @@
 """The one place where a run shows how it goes.
 
-In a terminal a live table: the last steps, and under it what each side is doing now. Elsewhere (job logs, a pipe) one plain
-line a step, so that a log can be read and grepped.
+In a terminal a live table: the last steps, and under it what each side is doing now. Elsewhere (job logs, a pipe) one
+plain line a step, so that a log can be read and grepped.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Progress(Protocol):
         """A step is done."""
 
     def status(self, **sides: str) -> None:
-        """What each side is doing now, in a few words: `rollout="24 episodes running", trainer="waiting for a batch"`."""
+        """What each side does now, in a few words: `rollout="24 episodes running", trainer="waits for groups"`."""
 
     def note(self, text: str) -> None:
         """A line that stays: an evaluation's result, a failure, where the files are."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from rl_system.tracking.charts import CHARTS
+from rl_system.tracking.charts import CHARTS, Chart
 from rl_system.tracking.history import History, read_history
 from rl_system.tracking.names import describe
 from rl_system.tracking.summary import summarise
@@ -64,7 +64,7 @@ def render(history: History) -> str:
         f"<h1>{name}</h1>",
         f'<p class="where">{html.escape(_what(history.config))}</p>',
         _tiles(summarise(history)),
-        *(_section(title, [(c.title, c.reading, c.render(history)) for c in charts]) for title, charts in CHARTS.items()),
+        *(_section(title, charts, history) for title, charts in CHARTS.items()),
         "<h2>Details</h2>",
         _steps(history),
         _events(history.events),
@@ -84,7 +84,8 @@ def _what(config: dict[str, Any]) -> str:
     def get(section: str, key: str) -> Any:
         return config.get(section, {}).get(key)
 
-    words = [get("model", "path"), get("environment", "domain"), get("algorithm", "advantage"), get("algorithm", "objective")]
+    keys = [("model", "path"), ("environment", "domain"), ("algorithm", "advantage"), ("algorithm", "objective")]
+    words = [get(section, key) for section, key in keys]
     return " · ".join(str(word) for word in words if word is not None)
 
 
@@ -96,11 +97,12 @@ def _tiles(summary: dict[str, str]) -> str:
     return f'<div class="tiles">{"".join(tiles)}</div>'
 
 
-def _section(title: str, charts: list[tuple[str, str, str | None]]) -> str:
+def _section(title: str, charts: list[Chart], history: History) -> str:
     figures = [
-        f"<figure><figcaption>{html.escape(name)}<small>{html.escape(reading)}</small></figcaption>{svg}</figure>"
-        for name, reading, svg in charts
-        if svg is not None
+        f"<figure><figcaption>{html.escape(chart.title)}<small>{html.escape(chart.reading)}</small></figcaption>"
+        f"{svg}</figure>"
+        for chart in charts
+        if (svg := chart.render(history)) is not None
     ]
     return f'<h2>{html.escape(title)}</h2><div class="charts">{"".join(figures)}</div>' if figures else ""
 
@@ -130,10 +132,12 @@ def _events(events: list[dict[str, Any]]) -> str:
     rows = []
     for event in events[-SHOWN_EVENTS:]:
         rest = {k: v for k, v in event.items() if k not in ("event", "step", "time/wall_clock_s", "at")}
-        text = ", ".join(f"{key} {_number(value)}" for key, value in rest.items())
+        text = ", ".join(f"{key} {_number(value)}" for key, value in rest.items() if value is not None)
         rows.append([f"{event['time/wall_clock_s']:.0f}", _number(event["step"]), event["event"], text])
+    if not events:
+        return ""
     is_open = any(event["event"] != EVALUATION for event in events)
-    return _details(f"Events ({len(events)})", _table(["seconds", "step", "event", ""], rows), is_open) if events else ""
+    return _details(f"Events ({len(events)})", _table(["seconds", "step", "event", ""], rows), is_open)
 
 
 def _metrics(history: History) -> str:

@@ -1,7 +1,8 @@
 """What a run leaves on disk while it goes on, and what a person sees of it.
 
-Owns `metrics.jsonl` (one object a step), `events.jsonl` (what happened besides), the W&B run, the progress display and the
-run's clock. Every step line carries `step` and `time/wall_clock_s`; both only ever grow within a file, also over a resume.
+Owns `metrics.jsonl` (one object a step), `events.jsonl` (what happened besides), the W&B run, the progress display
+and the run's clock. Every step line carries `step` and `time/wall_clock_s`; both only ever grow within a file, also
+over a resume.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ EVALUATION = "evaluation"
 class Tracker:
     """Opens the files of `config.directory`.
 
-    resume_step: the last step that a resumed run keeps; lines of later steps are of work that will be done again, and are
-    dropped. None: a fresh run, which starts the files anew.
+    resume_step: the last step that a resumed run keeps; lines of later steps are of work that will be done again, and
+    are dropped. None: a fresh run, which starts the files anew.
     """
 
     def __init__(self, config: RunConfig, *, resume_step: int | None = None) -> None:
@@ -70,8 +71,8 @@ class Tracker:
         self.progress.step(line)
 
     def evaluation(self, metrics: Mapping[str, float]) -> None:
-        """Note the result of an evaluation, by `eval/` names, after the last step written. It is an event: a run may evaluate
-        before its first step, and twice after one.
+        """Note the result of an evaluation, by `eval/` names, after the last step written. It is an event: a run may
+        evaluate before its first step, and twice after one.
         """
         self.event(EVALUATION, **metrics)
         if self._wandb is not None:

@@ -1,8 +1,8 @@
 """Training batches as tree files, the format that the benchmarks read.
 
-`{"name", "vocab_size", "sequences": [[int]], "response_start": [int]}`: the tokens of sequence `i` from `response_start[i]` on are
-trained. The format has one boundary a sequence: tokens between the first trained one and the end that were not sampled (tool
-results) count as trained in the file.
+`{"name", "vocab_size", "sequences": [[int]], "response_start": [int]}`: the tokens of sequence `i` from
+`response_start[i]` on are trained. The format has one boundary a sequence: tokens between the first trained one and
+the end that were not sampled (tool results) count as trained in the file.
 """
 
 from __future__ import annotations

@@ -36,7 +36,9 @@ def _stored_login() -> bool:
 
 
 class WandbRun:
-    """A W&B run that lives in `directory`/wandb. Its id is kept there, so that a resumed run goes on in the same charts."""
+    """A W&B run that lives in `directory`/wandb. Its id is kept there, so that a resumed run goes on in the same
+    charts.
+    """
 
     def __init__(
         self, directory: Path, *, project: str, name: str, mode: Mode, config: dict[str, Any], resume: bool
@@ -58,8 +60,8 @@ class WandbRun:
             )
         except wandb.errors.Error as error:
             raise UserError(
-                f"tracking.wandb is {mode!r}, but a W&B run cannot be started ({' '.join(str(error).split())}); log in, or "
-                "use offline and send the run later with `wandb sync`"
+                f"tracking.wandb is {mode!r}, but a W&B run cannot be started ({' '.join(str(error).split())}); log "
+                "in, or use offline and send the run later with `wandb sync`"
             ) from None
         self._run.define_metric("step")
         self._run.define_metric("time/wall_clock_s")

@@ -6,9 +6,7 @@ from rl_system.config.algorithm import AlgorithmConfig
 
 
 @correction()
-def icepop(
-    log_ratio: torch.Tensor, segment: torch.Tensor, segments: int, config: AlgorithmConfig, meter: Meter
-) -> torch.Tensor:
+def icepop(log_ratio: torch.Tensor, sequence: torch.Tensor, config: AlgorithmConfig, meter: Meter) -> torch.Tensor:
     """IcePop (Ring-1T, arXiv 2510.18855; INTELLECT-3, arXiv 2512.16144, eq. 1): the ratio where it lies in
     [behaviour_floor, behaviour_cap], else 0. Tokens on which the two policies disagree are left out, not cut to size.
     """

@@ -6,8 +6,6 @@ from rl_system.config.algorithm import AlgorithmConfig
 
 
 @correction()
-def none(
-    log_ratio: torch.Tensor, segment: torch.Tensor, segments: int, config: AlgorithmConfig, meter: Meter
-) -> torch.Tensor:
+def none(log_ratio: torch.Tensor, sequence: torch.Tensor, config: AlgorithmConfig, meter: Meter) -> torch.Tensor:
     """Every token counts as if the proximal policy had sampled it."""
     return torch.ones_like(log_ratio)

@@ -6,10 +6,8 @@ from rl_system.config.algorithm import AlgorithmConfig
 
 
 @correction()
-def tis(
-    log_ratio: torch.Tensor, segment: torch.Tensor, segments: int, config: AlgorithmConfig, meter: Meter
-) -> torch.Tensor:
-    """Truncated importance sampling: `min(π_prox / π_behave, behaviour_cap)` (Ionides 2008; IMPALA, arXiv 1802.01561)."""
+def tis(log_ratio: torch.Tensor, sequence: torch.Tensor, config: AlgorithmConfig, meter: Meter) -> torch.Tensor:
+    """Truncated importance weights (as in IMPALA, arXiv 1802.01561): `min(π_prox / π_behave, behaviour_cap)`."""
     ratio = log_ratio.exp()
     if config.behaviour_cap is None:
         return ratio

@@ -1,7 +1,9 @@
-"""A text environment that a tiny model learns in seconds, played and trained in one process with the system's own parts.
+"""A text environment that a tiny model learns in seconds, played and trained in one process with the system's own
+parts.
 
-A task is a digit. The agent answers twice, two tokens each; in between the environment says a word. A token is right if it is a
-digit of the task's parity, and the reward is the share of right tokens: a policy that draws tokens blindly earns 3/8.
+A task is a digit. The agent answers twice, two tokens each; in between the environment says a word. A token is right
+if it is a digit of the task's parity, and the reward is the share of right tokens: a policy that draws tokens blindly
+earns 3/8.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ def play(model: PreTrainedModel, version: int, generator: torch.Generator, gold:
     text = torch.tensor(np.stack([np.full(len(digits), BEGIN), digits], 1))
     turns: list[tuple[int, np.ndarray]] = []
     right = np.zeros(len(digits))
-    for answer in range(2):
+    for _ in range(2):
         start, drawn = text.shape[1], []
         for _ in range(ANSWER):
             with torch.no_grad():
@@ -54,13 +56,14 @@ def play(model: PreTrainedModel, version: int, generator: torch.Generator, gold:
         ]
         digit, index = divmod(row, GROUP)
         reward = right[row] / (2 * ANSWER)
-        return Episode(Task("parity", "digits", str(digit), "train"), digit, index, made, [], reward, {}, Ending.AGENT_STOP)
+        task = Task("parity", "digits", str(digit), "train")
+        return Episode(task, digit, index, made, [], reward, {}, Ending.AGENT_STOP)
 
     return [[episode(digit * GROUP + member) for member in range(GROUP)] for digit in range(DIGITS)]
 
 
 def learn(algorithm: AlgorithmConfig, seed: int, steps: int = 24) -> tuple[float, float]:
-    """Mean reward before and after `steps` updates. The episodes trained on are one update older than they need to be."""
+    """Mean reward before and after `steps` updates, each on episodes that are one update older than need be."""
     model, reference = (tiny_model(VOCABULARY, dtype=torch.float32, layers=1, seed=seed) for _ in range(2))
     learner = Learner(
         model,

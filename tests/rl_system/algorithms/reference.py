@@ -43,7 +43,9 @@ class Sample:
         )
 
 
-def random_sample(rng: np.random.Generator, sequences: int = 4, pairs: int = 30) -> tuple[list[float], list[float], Sample]:
+def random_sample(
+    rng: np.random.Generator, sequences: int = 4, pairs: int = 30
+) -> tuple[list[float], list[float], Sample]:
     """Current logprobs, entropies, and a sample whose ratios reach well beyond every bound."""
     current = -rng.random(pairs) * 3
     return (

@@ -18,7 +18,9 @@ def test_generalised_advantages_by_hand():
 
 
 def test_generalised_advantages_are_the_weighted_mean_of_all_k_step_estimates():
-    """Equation 16 of the paper as it stands: `(1 − λ) Σ_k λ^(k−1) A^(k)`, with the rest of the weight on the full return."""
+    """Equation 16 of the paper as it stands: `(1 − λ) Σ_k λ^(k−1) A^(k)`, with the rest of the weight on the full
+    return.
+    """
     rng = np.random.default_rng(0)
     rewards, values = rng.normal(size=7), rng.normal(size=7)
     discount, decay = 0.9, 0.8
@@ -30,8 +32,8 @@ def test_generalised_advantages_are_the_weighted_mean_of_all_k_step_estimates():
             sum(discount**j * rewards[t + j] for j in range(k)) + discount**k * ahead[t + k] - values[t]
             for k in range(1, left + 1)
         ]
-        mixed = sum((1 - decay) * decay ** (k - 1) * steps[k - 1] for k in range(1, left)) + decay ** (left - 1) * steps[-1]
-        assert got[t] == pytest.approx(mixed, rel=1e-12)
+        mixed = sum((1 - decay) * decay ** (k - 1) * steps[k - 1] for k in range(1, left))
+        assert got[t] == pytest.approx(mixed + decay ** (left - 1) * steps[-1], rel=1e-12)
 
 
 def test_without_decay_the_return_is_the_reward_and_the_advantage_its_surprise():

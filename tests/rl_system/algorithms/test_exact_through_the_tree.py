@@ -17,12 +17,13 @@ VOCABULARY = 23
 
 
 def shared_batch(seed: int) -> TrainBatch:
-    """Sequences that share trained tokens, with other advantages, behaviour logprobs, masks and versions on each: forks, a
-    prefix of another sequence, and one sequence twice.
+    """Sequences that share trained tokens, with other advantages, behaviour logprobs, masks and versions on each:
+    forks, a prefix of another sequence, and one sequence twice.
     """
     rng = np.random.default_rng(seed)
     trunk = rng.integers(0, VOCABULARY, 12)
-    texts = [np.concatenate([trunk[: rng.integers(6, 13)], rng.integers(0, VOCABULARY, rng.integers(1, 9))]) for _ in range(6)]
+    tails = [rng.integers(0, VOCABULARY, rng.integers(1, 9)) for _ in range(6)]
+    texts = [np.concatenate([trunk[: rng.integers(6, 13)], tail]) for tail in tails]
     texts += [texts[0], texts[1][:9]]
     sequences = []
     for token_ids in texts:
@@ -40,7 +41,8 @@ def shared_batch(seed: int) -> TrainBatch:
         )
     sequences[2].weights[:] = 0  # masked, but still in the tree
     batch = TrainBatch.of(sequences)
-    batch.reference_logprobs = np.where(batch.trained, np.log(1 / VOCABULARY) + rng.normal(size=batch.sequence_tokens) * 0.2, 0)
+    reference = np.log(1 / VOCABULARY) + rng.normal(size=batch.sequence_tokens) * 0.2
+    batch.reference_logprobs = np.where(batch.trained, reference, 0)
     return batch
 
 

@@ -48,7 +48,9 @@ def check_that_it_learns(changes: dict) -> None:
     assert gains.min() > 0.05, runs
 
 
-@pytest.mark.parametrize(("advantage", "objective"), [("grpo", "decoupled_ppo"), ("reinforce_pp", "gspo"), ("rloo", "cispo")])
+@pytest.mark.parametrize(
+    ("advantage", "objective"), [("grpo", "decoupled_ppo"), ("reinforce_pp", "gspo"), ("rloo", "cispo")]
+)
 def test_with_the_sign_of_the_reward_flipped_it_falls(advantage, objective):
     config = AlgorithmConfig(advantage=advantage, objective=objective, reward_scale=-1)
     runs = np.array([learn(config, seed) for seed in SEEDS])

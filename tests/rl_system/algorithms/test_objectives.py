@@ -227,7 +227,8 @@ def test_decoupled_ppo_keeps_teaching_with_stale_tokens_that_plain_ppo_clips_awa
     sample = Sample([0], [math.log(0.1)], [1.0], [1.0], [0])
     current = [math.log(0.3)]
     assert evaluate(AlgorithmConfig(objective="ppo_clip"), current, [0.0], sample.pairs())[1].tolist() == [0.0]
-    assert evaluate(AlgorithmConfig(objective="decoupled_ppo"), current, [0.0], sample.pairs())[1] == pytest.approx([-3.0])
+    decoupled = AlgorithmConfig(objective="decoupled_ppo")
+    assert evaluate(decoupled, current, [0.0], sample.pairs())[1] == pytest.approx([-3.0])
 
 
 def test_a_batch_without_a_live_pair_has_loss_zero_and_no_metric_of_zero_pairs(config):

@@ -14,7 +14,12 @@ from rl_system.tracking.tracker import Tracker
 def write_run(output: Path, name: str, steps: int) -> Path:
     """A run with a reward that rises, evaluations, an event and gaps in its metrics."""
     config = build_config(
-        {"name": name, "output": str(output), "steps": max(steps, 1), "tracking": {"wandb": "disabled", "progress": False}}
+        {
+            "name": name,
+            "output": str(output),
+            "steps": max(steps, 1),
+            "tracking": {"wandb": "disabled", "progress": False},
+        }
     )
     config.directory.mkdir(parents=True)
     (config.directory / "config.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json")))

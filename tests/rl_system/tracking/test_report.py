@@ -94,7 +94,7 @@ def test_a_directory_that_is_no_run_is_refused_in_one_line(tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("more", "message"),
-    [(["--out", "curves.pdf"], "ends? the name|end the name"), (["--out", "x.svg", "--metric", "reward/men"], "no metric")],
+    [(["--out", "curves.pdf"], "end the name"), (["--out", "x.svg", "--metric", "reward/men"], "no metric")],
 )
 def test_a_comparison_that_cannot_be_drawn_is_refused(tmp_path, capsys, more, message):
     run = str(write_run(tmp_path, "run", steps=2))
