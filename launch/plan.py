@@ -1,4 +1,4 @@
-"""`python -m launch.plan --profile configs/profiles/X.yaml --accelerators N`: the best split of a cluster, for each training method."""
+"""`python -m launch.plan --profile configs/profiles/X.yaml --accelerators N`: the best split, for each way to train."""
 
 from __future__ import annotations
 

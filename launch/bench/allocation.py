@@ -1,4 +1,9 @@
-"""`python -m launch.bench allocation`: strategies of allocation on a grid of simulated workloads, as a table and a plot."""
+"""`python -m launch.bench allocation`: strategies of allocation on a grid of simulated workloads.
+
+A table in Markdown, or with `--json` one object a workload; with `--plot` a figure as well. Columns without a unit are
+relative to the best static split: over the second half of the run for stationary workloads, over all of it for
+drifting ones. `auto` is the worst of three starts.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +17,7 @@ from rl_system.allocation.workloads import grid
 from rl_system.errors import UserError
 
 HEADER = (
-    "| workload | best static | groups/s | worst static | lending | auto | oracle | auto, whole run | moves per 100 steps |",
+    "| workload | best static | groups/s | worst static | lending | auto | oracle | auto, whole run | moves / 100 steps |",
     "|---|---|---|---|---|---|---|---|---|",
 )
 

@@ -4,8 +4,8 @@
 - lending: the split stays, and the trainers' devices generate while the trainers wait, as systems do that share devices
   in time; the best split for it, too, is known only afterwards.
 - auto: the policy, from the two most lopsided splits and an even one. The worst of the three counts.
-- oracle: at every stretch of the run the static split that is fastest there, changed for nothing. An upper reference, and
-  not quite a bound: buffered groups carry over from one stretch to the next.
+- oracle: at every stretch of the run the static split that is fastest there, changed for nothing. An upper reference,
+  and not quite a bound: buffered groups carry over from one stretch to the next.
 """
 
 from __future__ import annotations

@@ -29,8 +29,9 @@ class Split(NamedTuple):
 class RolloutSide:
     """Generation over one window.
 
-    groups_per_s: finished groups that can be trained on. tokens_per_s: sampled tokens, those of dropped groups included.
-    idle: share of the accelerators' time in which an engine had no request to work on.
+    groups_per_s: finished groups that can be trained on.
+    tokens_per_s: sampled tokens, those of dropped groups included.
+    idle: share of the engines' time without a request to work on.
     waiting: time-averaged share of the pool's episode slots that stood empty for want of a staleness permit.
     tool_share: share of the running episodes' time that was spent outside the engines (tools, users, scoring).
     group_latency_s: mean time from a group's start to its end; slowest_group_s: the longest in the window.
@@ -87,10 +88,10 @@ class SwitchCost:
 class Observation:
     """One window of a run.
 
-    step: policy updates made so far. seconds: length of the window. queue: finished groups that wait for a batch, at its
-    end. staleness: mean staleness of what was trained on. concurrency: groups that the pool can run at once.
-    disturbed: the window contains a switch or a recovery, so its rates belong to no split.
-    switches: the moves that ended since the previous observation.
+    step: policy updates made so far. seconds: length of the window. queue: finished groups that wait for a batch, at
+    its end. staleness: mean staleness of what was trained on. concurrency: groups that the pool can run at once.
+    disturbed: the window contains a switch or a recovery, so its rates belong to no split. switches: the moves that
+    ended since the previous observation.
     """
 
     step: int

@@ -6,10 +6,11 @@ buffer between them, which the staleness bound η sets:
 - with η = 0 the sides take turns, `1/X = 1/G + 1/T`;
 - with an endless buffer the slower side never waits, `X = min(G, T)`.
 
-Between the two we use the family that contains both, `X = (G^(−1/s) + T^(−1/s))^(−s)`: s = 1 is taking turns, s → 0 is the
-minimum. `s` is the *friction* of the pipeline. Uneven episodes, waiting for slow groups and batches that fill up late
-all raise it, and it is read off a run by asking which s gives the rate that was seen. Its prior is 1/(η + 1). Friction is
-what makes the last accelerator of an almost saturated side worth something: under min(G, T) it would be worth nothing.
+Between the two we use the family that contains both, `X = (G^(−1/s) + T^(−1/s))^(−s)`: s = 1 is taking turns, s → 0
+is the minimum. `s` is the *friction* of the pipeline. Uneven episodes, waiting for slow groups and batches that fill
+up late all raise it, and it is read off a run by asking which s gives the rate that was seen. Its prior is 1/(η + 1).
+Friction is what makes the last accelerator of an almost saturated side worth something: under min(G, T) it would be
+worth nothing.
 """
 
 from __future__ import annotations

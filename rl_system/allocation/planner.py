@@ -1,7 +1,7 @@
 """The best static split of a cluster, and what `auto` reaches from an even one, before anybody owns the cluster.
 
-A closed-form estimate (mean-value equations of the generating side, the cost of an update, and `end_to_end`) says where to
-look; the simulator, which knows the unevenness of episodes and the granularity of steps, decides.
+A closed-form estimate (mean-value equations of the generating side, the cost of an update, and `end_to_end`) says
+where to look; the simulator, which knows the unevenness of episodes and the granularity of steps, decides.
 """
 
 from __future__ import annotations

@@ -4,12 +4,13 @@ Owns no task, no clock and no device: it is told observations and answers with d
 alike. The same observations give the same decisions, to the bit.
 
 How it decides. Each window gives a measured capacity of either side, in tokens a second, so that a change of the
-workload (longer answers, more sharing) shows in the tokens of a group and not in the fitted rates. `RateFit` extrapolates
-both capacities over the splits, `end_to_end` joins them with the friction seen so far, and the policy heads for the best
-split, one accelerator at a time. It moves only when
+workload (longer answers, more sharing) shows in the tokens of a group and not in the fitted rates. `RateFit`
+extrapolates both capacities over the splits, `end_to_end` joins them with the friction seen so far, and the policy
+heads for the best split, one accelerator at a time. It moves only when
 
-- the predicted gain is at least `margin`; a move that undoes the last one needs another `margin` for each time that the
-  direction was changed within the horizon, so that a split that is as good as its neighbour is not left and returned to;
+- the predicted gain is at least `margin`; a move that undoes the last one needs another `margin` for each time that
+  the direction was changed within the horizon, so that a split that is as good as its neighbour is not left and
+  returned to;
 - what the gain yields over `horizon_steps` exceeds the cost of the moves by `margin`;
 - the present split was measured in an undisturbed window, at least `dwell_steps` after the last move.
 """
@@ -90,8 +91,8 @@ class SplitPolicy:
         rollout, trainer = observation.rollout, observation.trainer
         if rollout.groups_per_s > 0 and rollout.tokens_per_s > 0:
             if self._generation is None:
-                # Of a closed loop of C episodes with tool time Z and time R in the engines, X = C / (Z + R) and R ~ 1/n:
-                # d log X / d log n = R / (Z + R), the share of an episode's time that more engines can shorten.
+                # In a closed loop of C episodes with tool time Z and time R in the engines, X = C / (Z + R) and
+                # R ~ 1/n: d log X / d log n = R / (Z + R), the share of an episode that more engines can shorten.
                 self._generation = RateFit(exponent=max(1.0 - rollout.tool_share, MIN_EXPONENT))
             capacity, deviation = generation_capacity(observation)
             self._generation.update(rollout.accelerators, capacity, deviation)
@@ -223,11 +224,12 @@ class SplitPolicy:
 def generation_capacity(observation: Observation) -> tuple[float, float]:
     """Sampled tokens/s that generation would reach with every slot of the pool taken, and its log deviation.
 
-    A side that was held back shows less than it can. With a share w of the slots empty for want of permits the capacity is
-    at most `rate / (1 − w)`, reached if episodes do not slow each other down; and at least `rate / (1 − i)`, with i the
-    share of engine time that stood idle, of which no more than w is due to the permits: engines that were never idle
-    may be saturated. The estimate is the geometric mean of the two, and its deviation that of a uniform distribution
-    between them, so a window in which nothing was held back counts fully and others only as far as they show anything.
+    A side that was held back shows less than it can. With a share w of the slots empty for want of permits the
+    capacity is at most `rate / (1 − w)`, reached if episodes do not slow each other down; and at least `rate / (1 −
+    i)`, with i the share of engine time that stood idle, of which no more than w is due to the permits: engines that
+    were never idle may be saturated. The estimate is the geometric mean of the two, and its deviation that of a
+    uniform distribution between them, so a window in which nothing was held back counts fully and others only as far
+    as they show anything.
     """
     rollout = observation.rollout
     waiting = min(rollout.waiting, 0.95)

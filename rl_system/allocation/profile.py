@@ -1,8 +1,8 @@
 """What a simulated pipeline is made of: a workload, what one accelerator does a second, and what a switch costs.
 
-A profile is a YAML file, written by hand or filled in from a run's metrics. It says of every number where it comes from:
-`sources` sorts the keys into published, measured, fitted and assumed ones, and a number that is in none of them is an
-error. So a plan never rests on a figure whose origin nobody knows.
+A profile is a YAML file, written by hand or filled in from a run's metrics. It says of every number where it comes
+from: `sources` sorts the keys into published, measured, fitted and assumed ones, and a number that is in none of them
+is an error. So a plan never rests on a figure whose origin nobody knows.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class Workload(Section):
     """Mean time of an episode outside the engines, over all turns."""
     tool_spread: float = Field(0.5, ge=0)
     turns: int = Field(1, ge=1)
-    """Times that an episode alternates between engine and tools. In a closed network of processor-sharing and delay stations
-    throughput depends on the total demands only (Baskett, Chandy, Muntz, Palacios 1975), so 1 is exact for mean rates
-    and cheap; more turns make the staleness of single tokens and the latencies more life-like."""
+    """Times that an episode alternates between engine and tools. In a closed network of processor-sharing and delay
+    stations throughput depends on the total demands only (Baskett, Chandy, Muntz, Palacios 1975), so 1 is exact for
+    mean rates and cheap; more turns make the staleness of single tokens and the latencies more life-like."""
     sequence_tokens: float = Field(100_000, gt=0)
     """Tokens that an episode of mean length adds to the batch's training sequences."""
     compression: float = Field(1, ge=1)

@@ -2,8 +2,8 @@
 
 Model: `rate(n) = r·n^α`, so that `log rate = log r + α·log n` is linear in two unknowns. They are fitted by weighted
 least squares in log space, in its recursive form with a random walk on the parameters (a Kalman filter; Harvey,
-"Forecasting, Structural Time Series Models and the Kalman Filter", 1989, section 3.2). The two unknowns age differently,
-and that is the point of this form:
+"Forecasting, Structural Time Series Models and the Kalman Filter", 1989, section 3.2). The two unknowns age
+differently, and that is the point of this form:
 
 - `log r` drifts with the workload (longer contexts, slower tools): a fast walk, so that the level follows within a few
   windows;
@@ -27,8 +27,8 @@ EXPONENT_DEVIATION = 0.15
 MEASUREMENT_DEVIATION = 0.08
 """Of one window's log rate: 8 %, what a window of a few dozen groups with uneven lengths shows."""
 OUTLIER = 2.5
-"""Deviations beyond which a measurement's weight falls off (Huber's influence): one failed window moves the level little,
-a lasting change moves it within a few."""
+"""Deviations beyond which a measurement's weight falls off (Huber's influence): one failed window moves the level
+little, a lasting change moves it within a few."""
 EXPONENT_RANGE = (0.0, 1.1)
 """Adding accelerators never lowers a side's rate, and superlinear growth beyond cache effects is a measuring fault."""
 

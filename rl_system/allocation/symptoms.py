@@ -1,8 +1,9 @@
 """What holds a run down, read from who waits for whom, and what would help when the split would not.
 
 Trainers that never wait are the bottleneck. Trainers that wait while the pool waits for permits too are coupled too
-tightly: no split helps as much as a larger staleness bound. Trainers that wait while every slot of the pool is taken wait
-for generation; if the engines are idle all the same, the episodes sit in their tools, and more of them at once would help.
+tightly: no split helps as much as a larger staleness bound. Trainers that wait while every slot of the pool is taken
+wait for generation; if the engines are idle all the same, the episodes sit in their tools, and more of them at once
+would help.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def _lever(observation: Observation, limit: Limit) -> str:
         return f"a larger rollout.max_staleness than {observation.max_staleness} would loosen it"
     if limit is Limit.CONCURRENCY:
         share = observation.rollout.tool_share
-        return f"episodes spend {share:.0%} of their time outside the engines: a larger environment.concurrency would help"
+        return f"episodes are outside the engines {share:.0%} of their time: a larger environment.concurrency would help"
     if limit is Limit.TRAINING and trainer.method != "tree" and trainer.compression >= WORTH_SHARING:
         return f"training runs {trainer.method} on batches that a tree would compress {trainer.compression:.1f} times"
     return ""

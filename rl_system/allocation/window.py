@@ -1,7 +1,7 @@
 """From what happens in a run to the observation of one window.
 
-Owns the meters of both sides. A run's controller and the simulator report the same events here, so the policy is told the
-same quantities by both. Every share is a time average over exactly the window.
+Owns the meters of both sides. A run's controller and the simulator report the same events here, so the policy is told
+the same quantities by both. Every share is a time average over exactly the window.
 """
 
 from __future__ import annotations
@@ -77,7 +77,9 @@ class ObservationWindow:
     def updates(self) -> int:
         return self._updates
 
-    def close(self, now: float, *, step: int, split: Split, sampled_tokens: float, queue: int, method: str) -> Observation:
+    def close(
+        self, now: float, *, step: int, split: Split, sampled_tokens: float, queue: int, method: str
+    ) -> Observation:
         """The observation of the window that ends now, and a new window. sampled_tokens: of the whole window."""
         seconds = now - self._opened
         if seconds <= 0:

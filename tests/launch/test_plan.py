@@ -24,7 +24,10 @@ def test_the_plan_for_people_names_the_gain(capsys):
 
 @pytest.mark.parametrize(
     "arguments, word",
-    [(["--profile", "configs/profiles/none.yaml"], "none.yaml"), (["--profile", PROFILE, "--accelerators", "1"], "is 1;")],
+    [
+        (["--profile", "configs/profiles/none.yaml"], "none.yaml"),
+        (["--profile", PROFILE, "--accelerators", "1"], "is 1;"),
+    ],
 )
 def test_a_mistake_is_one_paragraph_without_a_traceback(capsys, arguments, word):
     assert plan.main(arguments) == 2

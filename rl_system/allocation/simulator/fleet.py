@@ -1,10 +1,11 @@
 """The rollout side: engines that share their speed among their sequences, and the router in front of them.
 
-An engine is a processor-sharing station: with b sequences each gets `tokens_per_s / (b + half_batch)` tokens a second.
-It keeps one clock of tokens that a sequence has got so far (virtual time; Parekh and Gallager 1993 use the same device for
-fair queueing), so that an arrival or a departure costs O(log b) and not a pass over all sequences.
+An engine is a processor-sharing station: with b sequences each gets `tokens_per_s / (b + half_batch)` tokens a
+second. It keeps one clock of tokens that a sequence has got so far (virtual time; Parekh and Gallager 1993 use the
+same device for fair queueing), so that an arrival or a departure costs O(log b) and not a pass over all sequences.
 
-An episode keeps to one engine. Events are plain callbacks: a simpy process per episode would cost several times as much.
+An episode keeps to one engine. Events are plain callbacks: a simpy process per episode would cost several times as
+much.
 """
 
 from __future__ import annotations

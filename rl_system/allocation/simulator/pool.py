@@ -1,4 +1,5 @@
-"""The environment pool: episodes in a fixed number of slots, groups started only with a permit of the staleness ledger."""
+"""The environment pool: episodes in a fixed number of slots, groups started only with a permit of the staleness
+ledger."""
 
 from __future__ import annotations
 

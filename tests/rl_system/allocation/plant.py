@@ -1,4 +1,5 @@
-"""A pipeline in closed form, for tests of the policy: each side's capacity is a power law, the slower side sets the pace."""
+"""A pipeline in closed form, for tests of the policy: each side's capacity is a power law, the slower side sets the
+pace."""
 
 from __future__ import annotations
 
@@ -36,9 +37,11 @@ class Plant:
     def best_rate(self, total: int) -> float:
         return max(self.rate(Split(n, total - n)) for n in range(1, total))
 
-    def observe(self, split: Split, step: int, rng: np.random.Generator | None = None, **changes: object) -> Observation:
+    def observe(
+        self, split: Split, step: int, rng: np.random.Generator | None = None, **changes: object
+    ) -> Observation:
         rng = rng or np.random.default_rng(0)
-        generation, training = (c * np.exp(self.noise * rng.standard_normal()) for c in self.capacities(split))
+        generation, training = (c * float(np.exp(self.noise * rng.standard_normal())) for c in self.capacities(split))
         rate = min(generation, training)
         held = 1 - rate / generation
         rollout = RolloutSide(split.rollout, rate, rate * TOKENS_PER_GROUP, idle=held, waiting=held)

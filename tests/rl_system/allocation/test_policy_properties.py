@@ -33,8 +33,8 @@ def run(plant: Plant, start: Split, windows: int, seed: int = 0, **config) -> li
 @settings(max_examples=60, deadline=None)
 def test_neither_side_ever_falls_below_its_bound(plant, rollout, min_rollout, min_trainer, seed):
     start = Split(max(rollout, min_rollout), max(11 - rollout, min_trainer))
-    bounds = {"rollout": start.rollout, "trainer": start.trainer, "min_rollout": min_rollout, "min_trainer": min_trainer}
-    for split, move in run(plant, start, 60, seed, **bounds):
+    bounds = {"min_rollout": min_rollout, "min_trainer": min_trainer}
+    for split, move in run(plant, start, 60, seed, rollout=start.rollout, trainer=start.trainer, **bounds):
         after = move.applied(split) if move else split
         assert after.rollout >= min_rollout and after.trainer >= min_trainer
         assert sum(after) == sum(start)

@@ -14,6 +14,7 @@ from rl_system.allocation.simulator.pool import _lognormal
 from rl_system.allocation.workloads import base_profile
 from rl_system.config.allocation import AllocationConfig
 
+EVEN = Split(2, 2)
 FREE_TRAINING = Training(tokens_per_s=1e12, overhead_s=0.001, spread=0)
 
 
@@ -26,7 +27,7 @@ def profile(workload=None, generation=None, training=None) -> Profile:
     )
 
 
-def run(one: Profile, split=Split(2, 2), steps=40, **changes) -> Simulation:
+def run(one: Profile, split: Split = EVEN, steps: int = 40, **changes) -> Simulation:
     config = {"rollout": split.rollout, "trainer": split.trainer, "mode": changes.pop("mode", "off")}
     simulation = Simulation(one, "tree", AllocationConfig(**config), steps=steps, **changes)
     simulation.run()
@@ -51,7 +52,8 @@ def test_generation_alone_meets_the_closed_network_it_models(rollout, turns):
 
 
 def test_training_alone_takes_the_time_of_its_updates():
-    one = profile({"sampled_tokens": 1, "tool_s": 0, "sampled_spread": 0}, training=Training(tokens_per_s=1e5, spread=0))
+    training = Training(tokens_per_s=1e5, spread=0)
+    one = profile({"sampled_tokens": 1, "tool_s": 0, "sampled_spread": 0}, training=training)
     result = run(one, Split(2, 3)).result
     assert result.groups_per_s(5) == pytest.approx(4 / update_estimate(one, one.training["tree"], 3), rel=1e-3)
 
@@ -110,9 +112,9 @@ def test_a_switch_costs_time_and_the_policy_is_told():
 
 def test_lent_devices_help_generation_only_while_the_trainers_wait():
     one = base_profile()
-    starved, lent = simulate(one, "tree", Split(1, 7), steps=40), simulate(one, "tree", Split(1, 7), steps=40, lend=True)
+    starved, lent = (simulate(one, "tree", Split(1, 7), steps=40, lend=lend) for lend in (False, True))
     assert lent.groups_per_s(5) > 1.15 * starved.groups_per_s(5)
-    busy, same = simulate(one, "tree", Split(7, 1), steps=40), simulate(one, "tree", Split(7, 1), steps=40, lend=True)
+    busy, same = (simulate(one, "tree", Split(7, 1), steps=40, lend=lend) for lend in (False, True))
     assert same.groups_per_s(5) == pytest.approx(busy.groups_per_s(5), rel=0.05)
 
 

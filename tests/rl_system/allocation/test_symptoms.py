@@ -32,7 +32,7 @@ def test_both_sides_waiting_is_the_staleness_bound_and_the_reason_names_the_leve
 def test_full_slots_and_idle_engines_are_a_pool_too_small_and_the_reason_names_the_lever():
     observation = seen(0.5, 0.0, idle=0.6, tools=0.8)
     assert limiting_factor(observation) is Limit.CONCURRENCY
-    assert "80% of their time outside the engines" in describe(observation, Limit.CONCURRENCY)
+    assert "outside the engines 80% of their time" in describe(observation, Limit.CONCURRENCY)
     assert "environment.concurrency" in describe(observation, Limit.CONCURRENCY)
 
 
