@@ -78,6 +78,11 @@ class AlgorithmConfig(Section):
     """Sampled tokens of an episode from which on the length penalty grows, in proportion, up to its full size."""
     length_penalty_full: int = Field(0, ge=0)
 
+    @property
+    def compares_members(self) -> bool:
+        """Whether the advantage estimator needs groups of at least two."""
+        return registry.find("advantages", self.advantage).compares
+
     @field_validator("advantage", "objective", "correction")
     @classmethod
     def implementation_exists(cls, name: str, info: ValidationInfo) -> str:
@@ -93,6 +98,8 @@ class AlgorithmConfig(Section):
                 "algorithm.aggregation is 'constant', but algorithm.constant_length is not set; give the number of "
                 "tokens that every sequence counts for, such as the longest response"
             )
+        if self.reward_scale == 0:
+            raise ValueError("algorithm.reward_scale is 0, so all episodes would earn the same; 1.0 leaves rewards as they are")
         if self.kl_coefficient and self.kl_in == "loss" and self.kl_estimator == "k1":
             raise ValueError(
                 "algorithm.kl_estimator is 'k1' with algorithm.kl_in 'loss': the gradient of k1 is zero on average, "

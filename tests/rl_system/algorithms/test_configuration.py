@@ -1,6 +1,7 @@
 import pytest
 
 from rl_system.algorithms import registry
+from rl_system.config.algorithm import AlgorithmConfig
 from rl_system.config.load import build_config
 from rl_system.errors import UserError
 
@@ -16,12 +17,18 @@ from rl_system.errors import UserError
         (["--algorithm.length_penalty", "1"], "algorithm.length_penalty_full is 0"),
         (["--algorithm.sequence_ratio_low", "1.2"], "algorithm.sequence_ratio_low is 1.2"),
         (["--algorithm.correction", "icepop", "--algorithm.behaviour_cap", "0.4"], "algorithm.behaviour_floor is 0.5"),
+        (["--algorithm.reward_scale", "0"], "algorithm.reward_scale is 0"),
         (["--algorithm.clip_low", "1.5"], "algorithm.clip_low is 1.5"),
     ],
 )
 def test_combinations_that_cannot_work_are_refused_by_field_value_and_remedy(overrides, message):
     with pytest.raises(UserError, match=message):
         build_config({"name": "run"}, overrides)
+
+
+@pytest.mark.parametrize(("advantage", "compares"), [("grpo", True), ("reinforce_pp", False), ("rloo", True)])
+def test_the_configuration_knows_whether_an_estimator_compares_members(advantage, compares):
+    assert AlgorithmConfig(advantage=advantage).compares_members is compares
 
 
 def test_every_file_of_a_kind_is_an_implementation_of_its_name():
