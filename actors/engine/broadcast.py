@@ -29,7 +29,7 @@ def rank_offset(worker: int, tensor_parallel: int) -> int:
 
 
 class WorkersClient:
-    """What vLLM's sender calls on the receiving side, for several workers at once. Blocks its thread, like the sender."""
+    """What vLLM's sender calls on the receiving side, for several workers at once. Blocks, as the sender does."""
 
     def __init__(self, workers: Sequence[ActorHandle], tensor_parallel: int, timeout_s: float) -> None:
         self.version = 0

@@ -25,7 +25,7 @@ def bytes_per_token(model_directory: Path, dtype: str) -> int:
 
 
 def require_cache(model_directory: Path, config: RunConfig) -> None:
-    """Raise UserError unless one sequence of `model.max_model_len` tokens fits into the cache, and the dtype is served."""
+    """Raise UserError unless the dtype is served and one sequence of `model.max_model_len` tokens fits the cache."""
     if config.model.dtype not in BYTES_OF_DTYPE:
         raise UserError(
             f"model.dtype is {config.model.dtype!r}, which the rollout engine cannot compute in; use "
@@ -37,7 +37,7 @@ def require_cache(model_directory: Path, config: RunConfig) -> None:
     if granted is not None and granted < needed:
         raise UserError(
             f"rollout.engine.kv_cache_gib is {granted}, but one sequence of model.max_model_len "
-            f"{config.model.max_model_len} tokens takes {needed:.2f} GiB of keys and values; grant at least that, better "
-            f"many times as much (rollout.engine.max_num_seqs is {config.rollout.engine.max_num_seqs}), or shorten "
-            "model.max_model_len"
+            f"{config.model.max_model_len} tokens takes {needed:.2f} GiB of keys and values; grant at least that, "
+            f"better many times as much (rollout.engine.max_num_seqs is {config.rollout.engine.max_num_seqs}), or "
+            "shorten model.max_model_len"
         )

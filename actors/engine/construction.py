@@ -21,8 +21,8 @@ from rl_system.config.run import RunConfig
 GIB = 2**30
 
 CPU_BLOCK_TOKENS = 32
-"""Granularity of the prefix cache on CPUs. A turn computes again what does not fill a block: with vLLM's own 128, as many
-tokens as a short answer has. 32 is the least that its kernels are optimised for."""
+"""Granularity of the prefix cache on CPUs. A turn computes again what does not fill a block: with vLLM's own 128, as
+many tokens as a short answer has. 32 is the least that its kernels are optimised for."""
 
 
 def engine_arguments(model_directory: Path, config: RunConfig, seed: int) -> dict[str, Any]:

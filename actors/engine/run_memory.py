@@ -48,7 +48,7 @@ def claim_shared_memory(directory: Path, timeout_s: float) -> None:
 
 
 def leave_run_directory(directory: Path, timeout_s: float) -> None:
-    """Remove this worker's claim with what its engine left, and the directory where no other worker of the node uses it.
+    """Remove this worker's claim with what its engine left, and the directory if no other worker of the node uses it.
 
     Call it when the engine's processes are gone: one that ended in order left nothing, one that was killed did.
     """

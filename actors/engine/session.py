@@ -49,7 +49,6 @@ from rl_system.allocation.handover import join_turns, tokens_left, tokens_so_far
 from rl_system.config.run import RunConfig
 from rl_system.records import Turn
 
-
 Chunk = Mapping[str, np.ndarray]
 
 

@@ -70,7 +70,10 @@ def run(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
         model = load_model(config.model)
         ray.init(num_cpus=max(counts), include_dashboard=False, log_to_driver=False)
         try:
-            workers = [RolloutWorker.options(num_cpus=1).remote(str(directory), config, 0, i) for i in range(counts[-1])]
+            workers = [
+                RolloutWorker.options(num_cpus=1).remote(str(directory), config, 0, index)
+                for index in range(counts[-1])
+            ]
             ray.get([worker.ready.remote() for worker in workers], timeout=START_TIMEOUT_S)
             version = 0
             for count in counts:
@@ -85,7 +88,9 @@ def run(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
             remove_leftovers(config.directory)
 
 
-def measure(model: PreTrainedModel, config: RunConfig, workers: Sequence[ActorHandle], version: int) -> dict[str, float]:
+def measure(
+    model: PreTrainedModel, config: RunConfig, workers: Sequence[ActorHandle], version: int
+) -> dict[str, float]:
     """One update of `workers` to the parameters of `model`."""
     started = time.monotonic()
     exported = list(export_weights(model, config.weights.chunk_mib * 2**20))

@@ -3,7 +3,7 @@
 import copy
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import ml_dtypes
@@ -42,7 +42,9 @@ class Served:
     def call(self, method: str, *arguments, **named):
         return ray.get(getattr(self.worker, method).remote(*arguments, **named), timeout=120)
 
-    def send(self, model: PreTrainedModel, *, checksum: str | None = None, change: Callable | None = None) -> ray.ObjectRef:
+    def send(
+        self, model: PreTrainedModel, *, checksum: str | None = None, change: Callable | None = None
+    ) -> ray.ObjectRef:
         """Start an update to `model`'s weights as the next version. `change` edits the arrays on the way."""
         chunks = [dict(chunk) for chunk in export_weights(model, CHUNK_BYTES)]
         assert len(chunks) > 2, "an update in one chunk tests nothing about chunks"
@@ -75,14 +77,19 @@ class Served:
 
 
 @pytest.fixture(scope="module")
-def workers(local_ray: None, tiny_model_directory: Path, rollout_config: RunConfig) -> list[ray.actor.ActorHandle]:
+def workers(
+    local_ray: None, tiny_model_directory: Path, rollout_config: RunConfig
+) -> Iterator[list[ray.actor.ActorHandle]]:
     """Two workers of one run on one node. Engines take long to start: these serve all tests of the module."""
     workers = [
         RolloutWorker.options(num_cpus=1).remote(str(tiny_model_directory), rollout_config, FIRST_VERSION, index)
         for index in range(2)
     ]
-    assert ray.get([worker.ready.remote() for worker in workers], timeout=300) == [FIRST_VERSION] * 2
-    return workers
+    assert ray.get([worker.ready.remote() for worker in workers], timeout=500) == [FIRST_VERSION] * 2
+    yield workers
+    for worker in workers:
+        ray.kill(worker)
+    remove_leftovers(rollout_config.directory)
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +167,9 @@ def test_prompt_logprobs_are_those_of_the_given_tokens(served: Served) -> None:
 
 
 @pytest.mark.parametrize(("tokens", "new"), [(1000, 25), (1025, 1), (0, 5), (10, 0)])
-def test_a_request_that_does_not_fit_is_refused_before_the_engine_sees_it(served: Served, tokens: int, new: int) -> None:
+def test_a_request_that_does_not_fit_is_refused_before_the_engine_sees_it(
+    served: Served, tokens: int, new: int
+) -> None:
     before = served.call("statistics")["finished_requests"]
     with pytest.raises(PromptTooLong, match="max_model_len 1024"):
         served.call("generate", prompt(tokens), new)
@@ -351,9 +360,7 @@ def test_a_turn_that_was_handed_over_ends_on_another_worker(
     ended = served.call("hand_over")
     parts = [part for part in ray.get(in_flight, timeout=60) if part.finish_reason == ABORTED]
     assert len(parts) == ended > 0, "all responses ended before they could be handed over"
-    resumed = [
-        workers[1].generate.remote(part.prompt_ids, len(part.response_ids) + 5, prefix=part) for part in parts
-    ]
+    resumed = [workers[1].generate.remote(part.prompt_ids, len(part.response_ids) + 5, prefix=part) for part in parts]
     for part, turn in zip(parts, ray.get(resumed, timeout=60), strict=True):
         begun = len(part.response_ids)
         np.testing.assert_array_equal(turn.response_ids[:begun], part.response_ids)

@@ -91,7 +91,9 @@ def test_a_claim_cannot_name_a_file_outside_shared_memory(run: Path, tmp_path: P
     assert outside.exists()
 
 
-def test_a_dead_workers_pid_that_another_process_has_now_does_not_keep_its_files(run: Path, queue: SharedMemory) -> None:
+def test_a_dead_workers_pid_that_another_process_has_now_does_not_keep_its_files(
+    run: Path, queue: SharedMemory
+) -> None:
     in_child(claim_as_worker, run_directory(run), queue.name)
     [claim] = run_directory(run).glob("*.claim")
     claim.write_text(json.dumps(json.loads(claim.read_text()) | {"pid": os.getpid()}))

@@ -64,7 +64,9 @@ def test_the_file_is_gone_when_its_only_reader_is_done(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["lock"]
 
 
-def test_a_second_worker_reads_the_file_that_the_first_one_wrote(tmp_path: Path, other: multiprocessing.Process) -> None:
+def test_a_second_worker_reads_the_file_that_the_first_one_wrote(
+    tmp_path: Path, other: multiprocessing.Process
+) -> None:
     inode = (tmp_path / "one.safetensors").stat().st_ino
     with weight_file(tmp_path, "one", ARRAYS, 5) as path:
         assert path.stat().st_ino == inode
@@ -96,9 +98,12 @@ def test_a_file_under_its_name_is_complete_also_when_its_writer_fails(tmp_path: 
 
 
 def test_a_worker_that_holds_the_directory_too_long_makes_the_update_fail_and_not_hang(tmp_path: Path) -> None:
-    with locked(tmp_path, 1), pytest.raises(WeightsRejected, match="has held"):
-        with weight_file(tmp_path, "one", ARRAYS, 0.2):
-            pass
+    with (
+        locked(tmp_path, 1),
+        pytest.raises(WeightsRejected, match="has held"),
+        weight_file(tmp_path, "one", ARRAYS, 0.2),
+    ):
+        pass
 
 
 def test_too_little_shared_memory_is_a_users_error_that_names_the_way_out(
