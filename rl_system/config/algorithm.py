@@ -99,7 +99,7 @@ class AlgorithmConfig(Section):
                 "tokens that every sequence counts for, such as the longest response"
             )
         if self.reward_scale == 0:
-            raise ValueError("algorithm.reward_scale is 0, so all episodes would earn the same; 1.0 leaves rewards as they are")
+            raise ValueError("algorithm.reward_scale is 0: all episodes would earn the same; 1.0 leaves rewards alone")
         if self.kl_coefficient and self.kl_in == "loss" and self.kl_estimator == "k1":
             raise ValueError(
                 "algorithm.kl_estimator is 'k1' with algorithm.kl_in 'loss': the gradient of k1 is zero on average, "
