@@ -121,7 +121,7 @@ class EnvironmentHost:
         """Raises EnvironmentFailed; after a time-out or a death the environment is gone for good."""
         if key not in place.open:
             raise EnvironmentFailed(f"{verb} on an environment that is gone")
-        limit = self._config.step_timeout_s
+        limit = self._config.call_timeout_s
         try:
             async with asyncio.timeout(limit):
                 return await place.call(key, verb, argument)

@@ -8,6 +8,7 @@ words and no call, or words where nobody listens) is answered by an error that t
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 from envs.protocol import Action, Message, Observation, Score, ToolCall
@@ -99,7 +100,8 @@ class Tau2Environment:
             self._let_user_answer(message)
 
     def score(self, ended: Ending) -> Score:
-        return score_episode(self._domain.name, self._task, self._world, self._trajectory, ended)
+        score = score_episode(self._domain.name, self._task, self._world, self._trajectory, ended)
+        return replace(score, counts=score.counts | dict(self._user.counts if self._user else {}))
 
     def demonstration(self) -> list[Action]:
         """The gold actions; in a dialogue also the words that ask the user for its part, tell what must be told, and end."""

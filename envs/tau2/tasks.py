@@ -5,6 +5,7 @@ from __future__ import annotations
 from envs.protocol import Environment
 from envs.tau2.domains import DOMAINS, Domain, playable_alone
 from envs.tau2.environment import Tau2Environment
+from envs.tau2.model_user import ModelUser
 from envs.tau2.upstream import RewardType, UpstreamTask
 from envs.tau2.users import ScriptedUser, User
 from rl_system.config.environment import EnvironmentConfig, UserConfig
@@ -29,7 +30,7 @@ def make_environment(config: EnvironmentConfig, task: Task) -> Environment:
         upstream = domain.task(task.task_id)
     except KeyError:
         raise UserError(f"task {task.task_id!r} does not exist in domain {domain.name!r} of tau2") from None
-    return Tau2Environment(domain, upstream, _user(config.user))
+    return Tau2Environment(domain, upstream, _user(config))
 
 
 def _domain(config: EnvironmentConfig) -> Domain:
@@ -50,5 +51,11 @@ def _playable(task: UpstreamTask, user: UserConfig) -> bool:
     return not judged_by_model and (user.kind != "solo" or playable_alone(task))
 
 
-def _user(config: UserConfig) -> User | None:
-    return {"solo": lambda: None, "scripted": ScriptedUser}[config.kind]()
+def _user(config: EnvironmentConfig) -> User | None:
+    match config.user.kind:
+        case "solo":
+            return None
+        case "scripted":
+            return ScriptedUser()
+        case "llm":
+            return ModelUser(config)

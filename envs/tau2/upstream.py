@@ -38,6 +38,7 @@ from tau2.evaluator.evaluator_action import ActionEvaluator
 from tau2.evaluator.evaluator_communicate import CommunicateEvaluator
 from tau2.orchestrator.orchestrator import DEFAULT_FIRST_AGENT_MESSAGE
 from tau2.registry import registry
+from tau2.user.base import is_valid_user_history_message
 from tau2.user.user_simulator import UserSimulator
 from tau2.utils import load_file
 
@@ -79,6 +80,7 @@ __all__ = [
     "World",
     "and both log a",
     "as_tool",
+    "is_valid_user_history_message",
     "load_file",
     "registry",
     "unless told not to",

@@ -5,14 +5,28 @@ A user sees the agent's words only: never its thinking, its calls or their resul
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
-from envs.tau2.upstream import AssistantMessage, StructuredUserInstructions, ToolMessage, UpstreamMessage, UpstreamTask, UpstreamToolCall, UserMessage, UserSimulator, World
+from envs.tau2.upstream import (
+    AssistantMessage,
+    StructuredUserInstructions,
+    ToolMessage,
+    UpstreamMessage,
+    UpstreamTask,
+    UpstreamToolCall,
+    UserMessage,
+    UserSimulator,
+    World,
+)
 
 STOP = "###STOP###"
 
 
 class User(Protocol):
+    counts: Mapping[str, int]
+    """What it cost so far, by name: `user_requests`, `user_prompt_tokens`, …; part of the episode's counts."""
+
     def open(self, task: UpstreamTask, world: World, history: list[UpstreamMessage]) -> None:
         """Learn the task, and what was said before the agent's last message."""
 
@@ -31,6 +45,8 @@ class ScriptedUser:
     "toggle data"), it carries that action out, in the gold order. It leaves when the agent's words ask for
     nothing that it can still do.
     """
+
+    counts: Mapping[str, int] = {}
 
     def open(self, task: UpstreamTask, world: World, history: list[UpstreamMessage]) -> None:
         actions = task.evaluation_criteria.actions if task.evaluation_criteria else None

@@ -1,6 +1,6 @@
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from rl_system.config.section import Section
 
@@ -10,11 +10,27 @@ class UserConfig(Section):
 
     kind: Literal["solo", "scripted", "llm"] = "solo"
     model: str | None = None
-    """Model name at `api_base`, or a model directory that the run serves itself."""
+    """The model's name at `api_base`; without `api_base` a model directory, or the name of a prepared model, to be served on this
+    machine."""
     api_base: str | None = None
+    """Address of an OpenAI-compatible server, such as http://127.0.0.1:8000/v1."""
+    temperature: float = Field(0.0, ge=0)
+    max_tokens: int = Field(512, ge=1)
+    """Of one message of the user."""
     max_concurrency: int = Field(32, ge=1)
+    """Requests to the user's model at once, over all worker processes."""
     timeout_s: float = Field(60.0, gt=0)
+    """Longest that one request may take."""
     retries: int = Field(3, ge=0)
+
+    @model_validator(mode="after")
+    def a_model_plays_the_user(self) -> "UserConfig":
+        if self.kind == "llm" and self.model is None:
+            raise ValueError(
+                "environment.user.kind is 'llm', but environment.user.model is missing; give the model's name at "
+                "environment.user.api_base, or a model directory to serve here"
+            )
+        return self
 
 
 class EnvironmentConfig(Section):
@@ -38,3 +54,9 @@ class EnvironmentConfig(Section):
     step_timeout_s: float = Field(60.0, gt=0)
     """Longest environment step; an environment that takes longer is abandoned."""
     episode_timeout_s: float = Field(600.0, gt=0)
+
+    @property
+    def call_timeout_s(self) -> float:
+        """Longest that a call of an environment may take, with what its user's model may need for one message."""
+        waiting = self.user.timeout_s * (self.user.retries + 1) if self.user.kind == "llm" else 0.0
+        return self.step_timeout_s + waiting
