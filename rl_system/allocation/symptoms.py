@@ -53,7 +53,9 @@ def _lever(observation: Observation, limit: Limit) -> str:
         return f"a larger rollout.max_staleness than {observation.max_staleness} would loosen it"
     if limit is Limit.CONCURRENCY:
         share = observation.rollout.tool_share
-        return f"episodes are outside the engines {share:.0%} of their time: a larger environment.concurrency would help"
+        return (
+            f"episodes are outside the engines {share:.0%} of their time: a larger environment.concurrency would help"
+        )
     if limit is Limit.TRAINING and trainer.method != "tree" and trainer.compression >= WORTH_SHARING:
         return f"training runs {trainer.method} on batches that a tree would compress {trainer.compression:.1f} times"
     return ""

@@ -42,9 +42,7 @@ def base_profile(
         workload=Workload(**({"tool_s": 15, "compression": 8, "dropped": 0.1} | (workload or {}))),
         generation=Generation(**({"tokens_per_s": 2500, "half_batch": 24} | (generation or {}))),
         training={
-            "tree": Training(
-                **({"tokens_per_s": 50_000, "repeated": 0.05, "shares_prefixes": True} | (training or {}))
-            )
+            "tree": Training(**({"tokens_per_s": 50_000, "repeated": 0.05, "shares_prefixes": True} | (training or {})))
         },
         switch=Switch(),
     )

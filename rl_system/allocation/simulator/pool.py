@@ -114,9 +114,7 @@ class Pool:
         )
         tokens = (lengths * (workload.sampled_tokens * regime.sampled_tokens / workload.turns)).tolist()
         seconds = (tools * (workload.tool_s * regime.tool_s / workload.turns)).tolist()
-        self._waiting.extend(
-            Episode(group, tokens[i], seconds[i], workload.turns, workload.turns) for i in range(size)
-        )
+        self._waiting.extend(Episode(group, tokens[i], seconds[i], workload.turns, workload.turns) for i in range(size))
 
 
 def _lognormal(rng: np.random.Generator, spread: float, count: int) -> np.ndarray:

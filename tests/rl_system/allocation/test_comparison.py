@@ -27,12 +27,25 @@ def test_static_splits_of_a_large_cluster_reach_from_end_to_end():
     assert len(large) == 15 and (large[0], large[-1]) == (1, 1023)
 
 
+NOISY = [case for case in stationary() if "noisy" in case.name]
+CALM = [case for case in stationary() if "noisy" not in case.name]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("case", stationary(), ids=lambda case: case.name)
+@pytest.mark.parametrize("case", CALM, ids=lambda case: case.name)
 def test_auto_reaches_the_best_static_split_of_a_stationary_load_from_any_start(case):
     seen = compare(case)
     assert seen.against_static >= 0.95
     assert seen.moves_per_100 <= (10 if case.accelerators <= 8 else 25)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", NOISY, ids=lambda case: case.name)
+def test_auto_comes_within_a_tenth_of_it_under_heavy_noise_and_failures(case):
+    """The best of seven noisy rates is itself a few per cent too high."""
+    seen = compare(case)
+    assert seen.against_static >= 0.9
+    assert seen.moves_per_100 <= 10
 
 
 @pytest.mark.slow
