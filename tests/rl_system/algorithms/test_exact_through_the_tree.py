@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from rl_system.algorithms import make_objective, prepare_batch
+from rl_system.algorithms import make_objective, prepare_batch, set_loss_weights
+from rl_system.algorithms.gae import with_gae
 from rl_system.algorithms.statistics import Statistics
+from rl_system.algorithms.value_objective import ValueObjective
 from rl_system.config.algorithm import AlgorithmConfig
 from rl_system.config.executor import ExecutorConfig
 from rl_system.executor import make_executor
@@ -91,6 +93,29 @@ def test_neither_the_partition_nor_the_number_of_ranks_changes_loss_gradients_or
         for result in results:
             merged.merge(result.statistics)
         assert merged.values() == pytest.approx(metrics, rel=1e-9)
+
+
+def test_the_critics_loss_is_that_of_independent_sequences():
+    model, head = tiny_model(VOCABULARY), torch.nn.Linear(32, 1).double()
+    batch = set_loss_weights(shared_batch(4), "token_mean")
+    rng = np.random.default_rng(5)
+    batch.values = rng.normal(size=batch.sequence_tokens)
+    batch = with_gae(batch, rng.normal(size=len(batch)))
+
+    def critic(executor: ExecutorConfig):
+        for module in (model, head):
+            module.zero_grad(set_to_none=True)
+        result = make_executor(model, executor, head=head).step(batch, ValueObjective(clip=0.2))
+        parameters = [*model.model.named_parameters(), *head.named_parameters()]
+        return result.loss, {name: parameter.grad.clone() for name, parameter in parameters}, result.statistics.values()
+
+    loss, gradients, metrics = critic(ExecutorConfig(method="dense"))
+    for block_tokens in (0, 8):
+        tree = critic(ExecutorConfig(method="tree", block_tokens=block_tokens))
+        assert tree[0] == pytest.approx(loss, rel=1e-9)
+        for name, gradient in gradients.items():
+            assert (tree[1][name] - gradient).norm() / gradient.norm() < 1e-9, name
+        assert tree[2] == pytest.approx(metrics, rel=1e-9)
 
 
 def test_padding_of_untrained_tokens_at_the_end_changes_nothing():
