@@ -50,9 +50,10 @@ def test_auto_comes_within_a_tenth_of_it_under_heavy_noise_and_failures(case):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", drifting(), ids=lambda case: case.name)
-def test_auto_beats_every_static_split_of_a_drifting_load(case):
+def test_auto_beats_every_static_split_of_a_drifting_load_and_gets_most_of_what_an_oracle_would(case):
     seen = compare(case)
-    assert seen.against_static >= 1.1
+    assert seen.against_static > 1.0
+    assert seen.against_oracle >= 0.9
     assert seen.moves_per_100 <= 10
 
 
