@@ -25,7 +25,7 @@ def started(address: str, domain: str = "retail", **user: object) -> Tau2Environ
 
 
 def configuration(address: str, domain: str, **user: object) -> EnvironmentConfig:
-    values = {"kind": "llm", "model": "customer", "api_base": address, "timeout_s": 2.0, "retries": 2} | user
+    values = {"kind": "llm", "model": "customer", "api_base": address, "timeout_s": 30.0, "retries": 2} | user
     return EnvironmentConfig(domain=domain, user=UserConfig(**values))
 
 
@@ -91,8 +91,9 @@ def test_a_user_that_only_calls_tools_ends_the_episode() -> None:
 
 def test_requests_at_once_are_bounded() -> None:
     server = ChatServer([0.1])
+    patient = {"max_concurrency": 3, "timeout_s": 60.0}
     with serving(server) as address:
-        threads = [threading.Thread(target=started, args=(address,), kwargs={"max_concurrency": 3}) for _ in range(9)]
+        threads = [threading.Thread(target=started, args=(address,), kwargs=patient) for _ in range(9)]
         for thread in threads:
             thread.start()
         for thread in threads:
