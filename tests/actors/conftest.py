@@ -52,8 +52,9 @@ def rollout_config(tiny_model_directory: Path, tmp_path_factory: pytest.TempPath
 
 @pytest.fixture(scope="session")
 def local_ray() -> Iterator[None]:
-    # Ray kills actors when the whole machine runs low on memory, whoever uses it: not what is tested here.
-    settings = {"memory_monitor_refresh_ms": 0}
+    # Ray kills actors when the whole machine runs low on memory, whoever uses it, and runs them at niceness 15: neither
+    # is tested here, and both make tests fail on a busy machine.
+    settings = {"memory_monitor_refresh_ms": 0, "worker_niceness": 0}
     ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, _system_config=settings)
     yield
     ray.shutdown()
