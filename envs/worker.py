@@ -4,7 +4,8 @@
 
 A frame is a length (4 bytes, big-endian) and a pickle. The first frame in is the EnvironmentConfig, the first out None
 (ready). Then requests `(request, key, verb, argument)` and answers `(request, result, error)` in any order. The process ends when the
-socket closes, whatever its environments are doing: a worker never outlives its host.
+socket closes, whatever its environments are doing (`os._exit`, for an ordinary exit would wait for threads that may hang):
+a worker never outlives its host.
 """
 
 from __future__ import annotations
@@ -41,8 +42,11 @@ def serve(connection: socket.socket) -> None:
     writing = threading.Lock()
 
     def answer(message: Any) -> None:
-        with writing:
-            connection.sendall(frame(message))
+        try:
+            with writing:
+                connection.sendall(frame(message))
+        except ConnectionError:
+            os._exit(0)
 
     def handle(request: int, key: int, verb: str, argument: Any) -> None:
         try:
@@ -64,7 +68,7 @@ def _read(stream: Any) -> Any:
     except ConnectionError:
         body = b""
     if not body:
-        os._exit(0)  # Not sys.exit: that would wait for threads that may hang.
+        os._exit(0)
     return pickle.loads(body)
 
 
