@@ -1,0 +1,72 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rl_system.executor.attention.calls import attention_plan
+from rl_system.executor.attention.kernels import CpuFlashKernel, ReferenceKernel
+from rl_system.executor.workload import needed_nodes
+from rl_system.tree import build_tree
+from rl_system.tree.block_plan import plan_blocks
+from tests.rl_system.trees import nested, random_batches
+
+
+@settings(max_examples=150, deadline=None)
+@given(random_batches(), st.integers(0, 12))
+def test_each_row_meets_itself_and_every_ancestor_exactly_once(batch, block_tokens):
+    tree = build_tree(batch)
+    for block in plan_blocks(needed_nodes(batch, tree), block_tokens).blocks:
+        rows = block.rows()
+        met = np.zeros((len(rows), len(rows)), int)
+        path = np.zeros(len(rows), int)
+        plan = attention_plan(block)
+        for calls in plan.levels:
+            assert all(a.q1 <= b.q0 for a, b in zip(calls[:-1], calls[1:], strict=True))
+            for call in calls:
+                if call.path:
+                    assert call.k0 == 0
+                    path[call.q0 : call.q1] += call.k1
+                elif call.causal:
+                    size = call.q1 - call.q0
+                    met[call.q0 : call.q1, call.k0 : call.k1] += np.tril(np.ones((size, size), int))
+                else:
+                    met[call.q0 : call.q1, call.k0 : call.k1] += 1
+        assert sum(call.q1 - call.q0 for call in plan.levels[0]) == len(rows)
+        ends = tree.row_end()
+        expected = (rows[None] <= rows[:, None]) & (rows[:, None] < ends[rows][None])
+        np.testing.assert_array_equal(met, expected)
+        np.testing.assert_array_equal(path, block.attach)
+
+
+def test_forks_nested_hundreds_deep_are_merged_a_few_times_only():
+    batch = nested(600)
+    tree = build_tree(batch)
+    (block,) = plan_blocks(needed_nodes(batch, tree), 0).blocks
+    assert len(attention_plan(block).levels) <= 12
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("queries, keys", [(1, 1), (5, 5), (70, 70)])
+def test_the_cpu_kernel_agrees_with_the_definition_for_grouped_heads_and_any_strides(queries, keys, causal):
+    random = torch.Generator().manual_seed(0)
+
+    def draw(rows: int, heads: int) -> torch.Tensor:
+        wide = torch.randn(rows, heads + 1, 16, dtype=torch.float64, generator=random)
+        return wide[:, :heads].transpose(0, 1)[None]
+
+    if not causal:
+        keys += 37
+    q, k, v, grad = draw(queries, 4), draw(keys, 2), draw(keys, 2), draw(queries, 4)
+    fast, slow = CpuFlashKernel(), ReferenceKernel()
+    out, lse = fast.forward(q, k, v, causal, 0.3)
+    for made, expected in zip((out, lse), slow.forward(q, k, v, causal, 0.3), strict=True):
+        torch.testing.assert_close(made, expected, rtol=1e-12, atol=1e-12)
+    # Of a merged result: out and lse are not those of this call alone.
+    merged, merged_lse = out * 0.8, lse + 0.4
+    for made, expected in zip(
+        fast.backward(grad, q, k, v, merged, merged_lse, causal, 0.3),
+        slow.backward(grad, q, k, v, merged, merged_lse, causal, 0.3),
+        strict=True,
+    ):
+        torch.testing.assert_close(made, expected, rtol=1e-11, atol=1e-11)
