@@ -25,15 +25,14 @@ class Reward:
         self.config = config
         self.controller, self.dispatcher = controller, dispatcher
         self.directory = directory
-        self.episodes: list[Episode] = []
-        self.groups: list[ScoredGroup] = []
+        self.scored: dict[int, tuple[list[Episode], ScoredGroup]] = {}
+        """Groups that no step's metrics cover yet."""
 
     async def score(self, group_id: int, episodes: list[ray.ObjectRef]) -> None:
         """Score a complete group and pass it on. The dispatcher has it before the controller counts it as finished."""
         members = list(await asyncio.gather(*episodes))
         group = score_group(members, self.config.algorithm)
-        self.episodes += members
-        self.groups.append(group)
+        self.scored[group_id] = (members, group)
         if self.config.tracking.save_episodes:
             file = self.directory / f"group_{group_id:06}.jsonl"
             await asyncio.to_thread(write_episodes, file, members, group.advantages)
@@ -43,8 +42,14 @@ class Reward:
         await self.dispatcher.add_group.remote(group_id, group.sequences)
         await self.controller.finish_group.remote(group_id)
 
-    def take_metrics(self) -> dict[str, float]:
-        """Metrics of everything scored since the last call, dropped groups included."""
-        metrics = episode_metrics(self.episodes) | group_metrics(self.groups)
-        self.episodes, self.groups = [], []
-        return metrics
+    def take_metrics(self, group_ids: list[int]) -> dict[str, float]:
+        """Metrics of the groups of a step: those it trained on, and those dropped that were started before the last of
+        them. Every group is covered once, and the metrics of a step do not depend on when it is asked.
+        """
+        taken = [self.scored.pop(i) for i in sorted(self.scored) if i in group_ids or self._dropped_before(i, group_ids)]
+        return episode_metrics([each for members, _ in taken for each in members]) | group_metrics(
+            [group for _, group in taken]
+        )
+
+    def _dropped_before(self, group_id: int, group_ids: list[int]) -> bool:
+        return group_id < max(group_ids) and not self.scored[group_id][1].sequences

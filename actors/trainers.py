@@ -22,7 +22,8 @@ from rl_system.records import TrainBatch, Weights
 
 logger = logging.getLogger(__name__)
 
-CLOSE_TIMEOUT_S = 30.0
+CLOSE_TIMEOUT_S = 5.0
+"""A trainer in the middle of an update does not answer; what it would still do is of no use to anybody."""
 
 
 class TrainerGroup:
@@ -71,7 +72,7 @@ class TrainerGroup:
     async def close(self) -> None:
         closing = [asyncio.wait_for(rank.close.remote(), CLOSE_TIMEOUT_S) for rank in self.ranks]
         for rank, result in zip(self.ranks, await asyncio.gather(*closing, return_exceptions=True), strict=True):
-            if isinstance(result, BaseException):
+            if isinstance(result, BaseException) and not isinstance(result, TimeoutError):
                 logger.warning("a trainer did not close: %s", result)
             ray.kill(rank)
         self.ranks = []

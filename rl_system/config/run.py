@@ -18,9 +18,6 @@ from rl_system.config.tracking import TrackingConfig
 from rl_system.config.warm_start import WarmStartConfig
 from rl_system.config.weights import WeightsConfig
 
-GROUP_ESTIMATORS = {"grpo", "dr_grpo", "rloo"}
-
-
 class RunConfig(Section):
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     """The run's directory is `<output>/<name>`."""
@@ -48,10 +45,21 @@ class RunConfig(Section):
     @model_validator(mode="after")
     def sections_agree(self) -> "RunConfig":
         rollout, model = self.rollout, self.model
-        if self.algorithm.advantage in GROUP_ESTIMATORS and rollout.group_size < 2:
+        if self.algorithm.compares_members and rollout.group_size < 2:
             raise ValueError(
                 f"rollout.group_size is {rollout.group_size}, but algorithm.advantage {self.algorithm.advantage!r} "
                 "compares the members of a group with each other; use at least 2"
+            )
+        algorithm = self.algorithm
+        if algorithm.updates_per_batch > rollout.groups_per_batch:
+            raise ValueError(
+                f"algorithm.updates_per_batch is {algorithm.updates_per_batch}, but rollout.groups_per_batch "
+                f"{rollout.groups_per_batch} groups cannot be dealt out to so many updates; use at most one a group"
+            )
+        if algorithm.mask_staleness_above is not None and algorithm.mask_staleness_above >= rollout.max_staleness:
+            raise ValueError(
+                f"algorithm.mask_staleness_above is {algorithm.mask_staleness_above}, but rollout.max_staleness "
+                f"{rollout.max_staleness} lets nothing older through: it would mask nothing; use a smaller one or null"
             )
         if rollout.sampling.max_new_tokens >= model.max_model_len:
             raise ValueError(

@@ -83,3 +83,12 @@ def test_a_resolved_configuration_loads_to_itself(tmp_path):
     config = build_config({"name": "run"}, ["--rollout.group_size", "5"])
     again = build_config(yaml.safe_load(yaml.safe_dump(config.model_dump(mode="json"))))
     assert again == config
+
+
+def test_more_updates_than_groups_in_a_batch_are_refused():
+    text = message("--algorithm.updates_per_batch", "5", "--rollout.groups_per_batch", "4")
+    assert "algorithm.updates_per_batch is 5" in text and "rollout.groups_per_batch 4" in text
+
+
+def test_a_staleness_mask_that_could_mask_nothing_is_refused():
+    assert "mask_staleness_above is 2" in message("--algorithm.mask_staleness_above", "2", "--rollout.max_staleness", "2")
