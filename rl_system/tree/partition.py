@@ -2,7 +2,7 @@
 
 Sequences in depth-first order are cut into contiguous parts, because neighbours share the most: a part is a subtree
 with the path above it, and a cut makes one path be computed twice. The largest predicted cost is as small as contiguity
-allows; within a small slack of that, cuts fall where the least is shared.
+allows; within a small slack of that, the cuts are those that compute the least twice.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from rl_system.tree.cost_model import CostModel
 from rl_system.tree.prefix_tree import neighbour_prefixes, sorted_sequences
 
 SLACK = 0.01
-"""By how much the largest cost may grow for a cut at a better place."""
+"""By how much the largest cost may grow for cuts at better places."""
+EVENNESS = 0.01
+"""What an uneven cut weighs against computing something twice: of two equal totals the more even one is taken."""
 PRECISION = 1e-4
 """Relative precision of the smallest largest cost."""
 
@@ -23,7 +25,7 @@ def partition(batch: TrainBatch, parts: int, cost_model: CostModel) -> list[np.n
     """`parts` arrays of sequence indices, int64, in depth-first order. Some are empty where there are too few leaves."""
     order = sorted_sequences(batch)
     shared = neighbour_prefixes(batch, order)
-    return [order[a:b] for a, b in _cuts(SequenceCosts(batch, order, shared, cost_model), shared, parts)]
+    return [order[a:b] for a, b in _cuts(SequenceCosts(batch, order, shared, cost_model), parts)]
 
 
 class SequenceCosts:
@@ -62,24 +64,42 @@ class SequenceCosts:
         return max(first, int(np.searchsorted(self.sums[first + 1 :], room, side="right")) + first)
 
 
-def _cuts(costs: SequenceCosts, shared: np.ndarray, parts: int) -> list[tuple[int, int]]:
+def _cuts(costs: SequenceCosts, parts: int) -> list[tuple[int, int]]:
+    """Of all cuts whose largest cost is within the slack, those that compute least twice; of equals, the most even.
+
+    best[k][j]: the least that `k` parts of sequences [0, j) can cost. A part [i, j) costs its excess over a share of the
+    tree, `alone[i] − added[i]`, and a little of its squared cost, which is what prefers even parts.
+    """
     count = len(costs)
     limit = _smallest_limit(costs, parts) * (1 + SLACK)
-    earliest = _earliest_starts(costs, parts, limit)
+    excess = costs.alone - costs.added
+    evenness = EVENNESS / max(limit, 1e-30)
+    best = np.full((parts + 1, count + 1), np.inf)
+    before = np.zeros((parts + 1, count + 1), np.int64)
+    best[0, 0] = 0.0
+    furthest = np.array([costs.furthest(first, limit) for first in range(count)], np.int64)
+    # The first sequence from which a part may reach up to `last`; not every later one can.
+    reach = np.searchsorted(np.maximum.accumulate(furthest), np.arange(count + 1))
+    for part in range(1, parts + 1):
+        best[part] = best[part - 1]
+        before[part] = np.arange(count + 1)
+        for last in range(1, count + 1):
+            starts = np.arange(reach[last], last)
+            if not len(starts):
+                continue
+            size = costs.alone[starts] + costs.sums[last] - costs.sums[starts + 1]
+            total = best[part - 1, starts] + excess[starts] + evenness * size**2
+            total[furthest[starts] < last] = np.inf
+            choice = int(total.argmin())
+            if total[choice] < best[part, last]:
+                best[part, last], before[part, last] = total[choice], starts[choice]
     cuts = []
-    first = 0
-    for part in range(parts):
-        last = count
-        if part < parts - 1 and first < count:
-            most = costs.furthest(first, limit)
-            least = max(earliest[part + 1], first + 1)
-            if most < count:
-                # Of the places from which the other parts can still take the rest, the one that shares least, late ones first.
-                places = np.arange(most, least - 1, -1)
-                last = int(places[np.argmin(shared[places])])
+    last = count
+    for part in range(parts, 0, -1):
+        first = int(before[part, last])
         cuts.append((first, last))
-        first = last
-    return cuts
+        last = first
+    return cuts[::-1]
 
 
 def _smallest_limit(costs: SequenceCosts, parts: int) -> float:
@@ -94,15 +114,3 @@ def _smallest_limit(costs: SequenceCosts, parts: int) -> float:
             first = costs.furthest(first, middle)
         low, high = (low, middle) if first >= len(costs) else (middle, high)
     return high
-
-
-def _earliest_starts(costs: SequenceCosts, parts: int, limit: float) -> list[int]:
-    """earliest[k]: the first sequence from which on parts `k …` can take everything."""
-    starts = [len(costs)] * (parts + 1)
-    for part in range(parts - 1, -1, -1):
-        first = starts[part + 1]
-        while first > 0 and costs.of(first - 1, starts[part + 1]) <= limit:
-            first -= 1
-        starts[part] = first
-    return starts
-
