@@ -104,7 +104,8 @@ def test_every_prompt_extends_the_last_or_is_the_templates_own(renderer: Rendere
             assert np.array_equal(dialogue.prompt_ids[: len(start)], start)
 
 
-def test_an_episode_with_thinking_is_solved(renderer: Renderer) -> None:
+def test_alone_where_no_user_ever_speaks_the_template_drops_thinking_at_every_turn(renderer: Renderer) -> None:
+    """It keeps the thinking after the last user message, and solo episodes have none. The model sees what it was made for."""
     config = EnvironmentConfig(processes=0)
     task = list_tasks(config, "base")[0]
     gold = Action(tool_calls=(ToolCall("create_task", {"user_id": "user_1", "title": "Important Meeting"}),))
@@ -112,5 +113,5 @@ def test_an_episode_with_thinking_is_solved(renderer: Renderer) -> None:
     played = episode_of(config, task, Writer(renderer, [THOUGHT.format("x") + text for text in texts]), renderer, limits())
     assert played.reward == 1.0
     first, second = played.turns
-    start = np.concatenate([first.prompt_ids, first.response_ids])
-    assert np.array_equal(second.prompt_ids[: len(start)], start)
+    assert np.array_equal(second.prompt_ids[: len(first.prompt_ids)], first.prompt_ids)
+    assert "<think>" not in renderer._tokenizer.decode(second.prompt_ids)

@@ -1,0 +1,126 @@
+"""The model that plays the user, served on this machine by vLLM's OpenAI-compatible server.
+
+    async with UserServer(config.environment.user, device="cpu") as address: …
+
+Owns one server process in a session of its own. Invariant: when the block is left, however, that process and its children are
+gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from rl_system.config.environment import UserConfig
+from rl_system.config.model import ModelConfig
+from rl_system.errors import UserError
+from rl_system.training.loading import load_tokenizer
+from rl_system.training.prepared import model_directory
+
+START_TIMEOUT_S = 600.0
+STOP_TIMEOUT_S = 30.0
+POLL_S = 0.5
+LOOPBACK = "127.0.0.1"
+CPU_CACHE_BYTES = 1 << 30
+"""K/V cache of the user's engine on CPU: one dialogue of a few thousand tokens a request."""
+
+
+class UserServer:
+    def __init__(self, config: UserConfig, *, device: str, max_model_len: int = 8192) -> None:
+        """Raises UserError unless `config.model` is a model directory or the name of a prepared one."""
+        self._config = config
+        self._directory = model_directory(config.model)
+        self._device = device
+        self._max_model_len = max_model_len
+        self._process: subprocess.Popen[bytes] | None = None
+
+    async def __aenter__(self) -> str:
+        """The server's address, once it answers. Raises UserError with the server's own words where it does not come up."""
+        port = _free_port()
+        self._files = tempfile.TemporaryDirectory(prefix="user-server-")
+        template = Path(self._files.name) / "chat_template.jinja"
+        template.write_text(load_tokenizer(ModelConfig(path=self._config.model)).chat_template)
+        self._log = (Path(self._files.name) / "log").open("w+b")
+        self._process = subprocess.Popen(
+            self._command(port, template),
+            env=os.environ | self._variables(),
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            async with asyncio.timeout(START_TIMEOUT_S):
+                while not await asyncio.to_thread(_answers, f"http://{LOOPBACK}:{port}/health"):
+                    if self._process.poll() is not None:
+                        raise UserError(f"the server of environment.user.model {self._config.model!r} ended: {self._words()}")
+                    await asyncio.sleep(POLL_S)
+        except TimeoutError:
+            words = self._words()
+            await self.stop()
+            raise UserError(
+                f"the server of environment.user.model {self._config.model!r} did not answer within {START_TIMEOUT_S:g} s: {words}"
+            ) from None
+        except BaseException:
+            await self.stop()
+            raise
+        return f"http://{LOOPBACK}:{port}/v1"
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def stop(self) -> None:
+        """End the server's whole session, gently first."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        for wish in (signal.SIGTERM, signal.SIGKILL):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, wish)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                await asyncio.to_thread(process.wait, STOP_TIMEOUT_S)
+        # The second signal also reaches children that a server which went by itself left behind.
+        self._log.close()
+        self._files.cleanup()
+
+    def _command(self, port: int, template: Path) -> list[str]:
+        command = [
+            sys.executable, "-m", "vllm.entrypoints.openai.api_server",
+            "--model", str(self._directory), "--served-model-name", self._config.model,
+            "--host", LOOPBACK, "--port", str(port),
+            "--max-model-len", str(self._max_model_len), "--max-num-seqs", str(self._config.max_concurrency),
+            "--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--chat-template", str(template),
+        ]  # fmt: skip
+        if self._device == "cpu":
+            command += ["--dtype", "float32", "--enforce-eager", "--kv-cache-memory-bytes", str(CPU_CACHE_BYTES)]
+        return command
+
+    def _variables(self) -> dict[str, str]:
+        return {"VLLM_NO_USAGE_STATS": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+
+    def _words(self) -> str:
+        self._log.seek(0)
+        return " ".join(self._log.read().decode(errors="replace").split())[-600:]
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=5):
+            return True
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        return probe.getsockname()[1]
