@@ -34,6 +34,8 @@ class Trainer:
         torch.set_num_threads(config.allocation.trainer_threads)
         self.rank, self.size, self.config, self.version = rank, size, config, version
         self.model_config = config.model.model_copy(update={"path": model_directory})
+        self.started_from = model_directory
+        """The model that the run began with, also after a resume: where its reference policy stays."""
         self._store: torch.distributed.Store | None = None
 
     def host(self, address: str | None = None) -> tuple[str, int]:
@@ -96,6 +98,7 @@ class Trainer:
             checkpoints,
             run=self.config.name,
             step=step,
+            started_from=self.started_from,
             state=state,
             blobs=blobs,
             keep=self.config.checkpoint.keep,
@@ -103,7 +106,11 @@ class Trainer:
 
     def load_checkpoint(self, path: Path) -> None:
         """Go on from the checkpoint at `path`, written by any number of ranks."""
-        load_checkpoint(self.learner, open_checkpoint(path, self.config.name))
+        checkpoint = open_checkpoint(path, self.config.name)
+        load_checkpoint(self.learner, checkpoint)
+        self.started_from = checkpoint.learner["started_from"]
+        if self.learner.reference is not None:
+            self.learner.set_reference(load_model(self.model_config.model_copy(update={"path": self.started_from})))
 
     def close(self) -> None:
         """Leave the group."""

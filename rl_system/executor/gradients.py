@@ -26,8 +26,9 @@ class GradientBuffers:
                 parameter.register_post_accumulate_grad_hook(self._collect)
 
     def _collect(self, parameter: nn.Parameter) -> None:
-        self._by_parameter[parameter] += parameter.grad
-        parameter.grad = None
+        if parameter.grad is not None:  # also called where a backward had no gradient for the parameter
+            self._by_parameter[parameter] += parameter.grad
+            parameter.grad = None
 
     def use(self, buffers: Mapping[str, Tensor]) -> None:
         """Add up in `buffers` from now on, float32 and by parameter name, in place of those allocated here."""

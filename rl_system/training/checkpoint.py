@@ -41,13 +41,14 @@ def save_checkpoint(
     *,
     run: str,
     step: int,
+    started_from: str,
     state: Mapping[str, Any],
     blobs: Mapping[str, bytes],
     keep: int,
 ) -> Path:
     """Write `checkpoints/step_<step>`, then remove all but the newest `keep`; every rank calls it with the same arguments.
 
-    state: values that JSON can hold. blobs: bytes by file name. All ranks see the same file system. On a failure of
+    started_from: directory of the model that the run began with. state: values that JSON can hold. blobs: bytes by file name. All ranks see the same file system. On a failure of
     any rank no checkpoint appears and all ranks raise.
     """
     ranks, final = learner.ranks, step_directory(checkpoints, step)
@@ -63,7 +64,7 @@ def save_checkpoint(
     failures = [each for each in ranks.gather_objects(failure) if each]
     if not failures and ranks.rank == 0:
         try:
-            write_manifest(staging, Checkpoint(final, run, step, dict(state), _learner_state(learner)))
+            write_manifest(staging, Checkpoint(final, run, step, dict(state), _learner_state(learner, started_from)))
             complete_directory.publish(staging, final)
             remove_old(checkpoints, keep)
         except OSError as error:
@@ -132,8 +133,9 @@ def _write_rest(
         (staging / STATE / name).write_bytes(content)
 
 
-def _learner_state(learner: Learner) -> dict[str, Any]:
+def _learner_state(learner: Learner, started_from: str) -> dict[str, Any]:
     return {
+        "started_from": started_from,
         "version": learner.version,
         "updates": learner.optimizer.updates,
         "bad_steps": learner.bad_steps,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from transformers import PreTrainedModel
@@ -21,7 +22,7 @@ from rl_system.config.algorithm import AlgorithmConfig
 from rl_system.config.executor import ExecutorConfig
 from rl_system.config.optimizer import OptimizerConfig
 from rl_system.errors import UserError
-from rl_system.executor import make_executor
+from rl_system.executor import Executor, make_executor
 from rl_system.executor.gradients import gradient_buffers
 from rl_system.records import TrainBatch
 from rl_system.training.flat_parameters import FlatParameters
@@ -59,16 +60,21 @@ class Learner:
         self.ranks = ranks or Ranks()
         self.flat = FlatParameters(model, self.ranks.size)
         gradient_buffers(model).use(self.flat.gradient_of)
-        self.executor = make_executor(model, executor, temperature=temperature)
-        self.reference = None
+        self._make_executor = partial(make_executor, config=executor, temperature=temperature)
+        self.executor = self._make_executor(model)
+        self.reference: Executor | None = None
         if reference is not None:
-            self.reference = make_executor(reference.requires_grad_(False), executor, temperature=temperature)
+            self.set_reference(reference)
         self.optimizer = ShardedAdamW(self.flat, optimizer, self.ranks)
         self.bad_steps = 0
         """Steps skipped so far."""
         self._bad_steps_in_a_row = 0
         self.last_logprobs: list[np.ndarray] = []
         """Of each minibatch of the last update, [sequence_tokens]: logprobs under the parameters before its step."""
+
+    def set_reference(self, model: PreTrainedModel) -> None:
+        """Measure divergence from `model` from now on."""
+        self.reference = self._make_executor(model.requires_grad_(False))
 
     def update(self, batch: TrainBatch | Sequence[TrainBatch]) -> dict[str, float]:
         """Train on this rank's part of a step's batch, or of each of its minibatches in turn.

@@ -17,7 +17,7 @@ from rl_system.training.loading import load_model
 from rl_system.training.weights import weights_checksum
 from tests.models import save_tiny_chat_model
 
-TIMEOUT_S = 120
+TIMEOUT_S = 300
 
 
 @pytest.fixture(scope="module")

@@ -46,7 +46,15 @@ def update(learner: Learner, steps: range) -> None:
 
 def save(learner: Learner, directory: Path, step: int, keep: int = 2) -> Path:
     return save_checkpoint(
-        learner, make_tokenizer(), directory, run="run", step=step, state={"n": step}, blobs={"b": b"xyz"}, keep=keep
+        learner,
+        make_tokenizer(),
+        directory,
+        run="run",
+        step=step,
+        started_from="model",
+        state={"n": step},
+        blobs={"b": b"xyz"},
+        keep=keep,
     )
 
 

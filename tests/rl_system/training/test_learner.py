@@ -14,7 +14,7 @@ from tests.rl_system.training.conftest import make_batch, make_model
 
 
 def make_learner(
-    model=None, *, method: str = "tree", algorithm: dict | None = None, optimizer: dict | None = None
+    model=None, *, method: str = "tree", algorithm: dict | None = None, optimizer: dict | None = None, reference=None
 ) -> Learner:
     return Learner(
         model or make_model(),
@@ -22,6 +22,7 @@ def make_learner(
         executor=ExecutorConfig(method=method),
         optimizer=OptimizerConfig(**({"learning_rate": 1e-2} | (optimizer or {}))),
         updates=10,
+        reference=reference,
     )
 
 
@@ -105,6 +106,20 @@ def spoiled(batch: TrainBatch) -> TrainBatch:
     result = batch.take(np.arange(len(batch)))
     result.advantages[np.flatnonzero(result.trained)[3]] = np.nan
     return result
+
+
+def test_the_reference_policy_stays_where_the_run_started(batch):
+    learner = make_learner(algorithm={"kl_coefficient": 0.1}, reference=make_model())
+    first, second = learner.update(batch), learner.update(batch)
+    assert first["train/reference_kl"] == pytest.approx(0, abs=1e-12)
+    assert second["train/reference_kl"] > 1e-4
+    expected = oracle_logprobs(make_model(), batch).detach().numpy() * batch.trained
+    np.testing.assert_allclose(learner.reference.logprobs(batch), expected, rtol=1e-9)
+
+
+def test_a_reference_is_asked_for_where_the_objective_needs_one():
+    with pytest.raises(ValueError, match="needs a reference model"):
+        make_learner(algorithm={"kl_coefficient": 0.1})
 
 
 def test_every_metric_is_listed_and_finite(batch):
