@@ -91,7 +91,7 @@ class RolloutFleet:
             await asyncio.sleep(HEARTBEAT_S)
             for index, worker in enumerate(list(self.workers)):
                 try:
-                    await asyncio.wait_for(worker.statistics.remote(), HEARTBEAT_TIMEOUT_S)
+                    await asyncio.wait_for(worker.ready.remote(), HEARTBEAT_TIMEOUT_S)
                 except BROKEN as error:
                     await self._replace(index, worker, error)
 

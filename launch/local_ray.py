@@ -52,7 +52,8 @@ class LocalRay:
             "RAY_AUTH_TOKEN": secrets.token_hex(32),
             "RAY_JOB_STOP_WAIT_TIME_S": str(JOB_STOP_WAIT_S),
             "RAY_USAGE_STATS_ENABLED": "0",
-            "RAY_DEDUP_LOGS": "0",
+            # Ray would run actors at niceness 15, where any other program on the machine starves them.
+            "RAY_worker_niceness": "0",
         }
         self.environment.pop("RAY_ADDRESS", None)
         self._process: subprocess.Popen | None = None

@@ -45,7 +45,10 @@ def launch(options: argparse.Namespace, overrides: list[str]) -> int:
 
 def prepare(config: RunConfig, *, resume: bool) -> Preflight:
     """Check everything that can be checked now; make the warm-started model first where one is asked for."""
+    from actors.engine.cache_size import require_cache
+
     checked = preflight(config, resume=resume)
+    require_cache(checked.model_directory, config)
     if config.warm_start.enabled and checked.resumed is None:
         from rl_system.training.warm_start import ensure_warm_start
 
@@ -69,6 +72,7 @@ def show(config: RunConfig, checked: Preflight) -> None:
 async def run(config: RunConfig, checked: Preflight) -> int:
     """The run from an empty cluster to its report. Returns the exit code."""
     from actors.cluster import Accelerators, connect, disconnect
+    from actors.engine.run_memory import remove_leftovers
     from actors.run import Run
 
     stop = asyncio.Event()
@@ -87,6 +91,7 @@ async def run(config: RunConfig, checked: Preflight) -> int:
                 stopped = await until(stop, run.supervise())
             finally:
                 await run.close()
+                remove_leftovers(directory)
     finally:
         disconnect()
     print(f"{'stopped' if stopped else 'done'}: {directory}, report {write_report(directory)}")

@@ -209,8 +209,11 @@ def _populate(chance: random.Random, titles: list[str]) -> _World:
     Task numbers have no gaps because `create_task` numbers a new task by counting.
     """
     user_ids = ["user_1", *(f"user_{number}" for number in chance.sample(range(2, 60), 3))]
-    names = [f"{first} {last}" for first, last in zip(chance.sample(_FIRST_NAMES, 4), chance.sample(_LAST_NAMES, 4))]
-    users = {user_id: {"user_id": user_id, "name": name, "tasks": []} for user_id, name in zip(user_ids, names)}
+    first_names, last_names = chance.sample(_FIRST_NAMES, 4), chance.sample(_LAST_NAMES, 4)
+    users = {
+        user_id: {"user_id": user_id, "name": f"{first} {last}", "tasks": []}
+        for user_id, first, last in zip(user_ids, first_names, last_names, strict=True)
+    }
     tasks = {}
     for number in range(1, chance.randint(5, 14)):
         task_id = f"task_{number}"

@@ -78,10 +78,8 @@ __all__ = [
     "UserMessage",
     "UserSimulator",
     "World",
-    "and both log a",
     "as_tool",
     "is_valid_user_history_message",
     "load_file",
     "registry",
-    "unless told not to",
 ]

@@ -76,6 +76,11 @@ class RunConfig(Section):
                 f"rollout.sampling.top_p is {rollout.sampling.top_p} and top_k is {rollout.sampling.top_k}: the sampler "
                 "would draw from a renormalised distribution that the trainer does not compute; use top_p 1, top_k 0"
             )
+        if self.weights.transport == "nccl":
+            raise ValueError(
+                "weights.transport is 'nccl', which the trainers do not send by yet (the rollout workers' side is there); "
+                "use 'object_store' or 'directory'"
+            )
         if self.allocation.mode == "auto":
             raise ValueError(
                 "allocation.mode is 'auto', but a run does not move accelerators by itself yet; use 'advise' to see in "
