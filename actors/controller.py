@@ -82,8 +82,7 @@ class Controller:
                         "rollout.max_drops_in_a_row does not allow: the policy solves all of these tasks or none; use "
                         "a longer warm start, other tasks or larger groups"
                     )
-                before = self.ledger.events
-                if not await self._wait_for(lambda: self.ledger.events != before, patience):
+                if not await self._wait_for_event(patience):
                     raise UserError(
                         f"no group was started, finished or dropped for rollout.stall_timeout_s ({patience:g} s) while "
                         f"the next batch waits for {self.ledger.waits_for()}; the rollout workers or environments hang"
@@ -158,6 +157,11 @@ class Controller:
 
     def state(self) -> dict[str, Any]:
         return {"ledger": self.ledger.state(), "policy": self.policy.state()}
+
+    async def _wait_for_event(self, timeout_s: float) -> bool:
+        """Whether any group was started, finished or dropped in time."""
+        before = self.ledger.events
+        return await self._wait_for(lambda: self.ledger.events != before, timeout_s)
 
     async def _wait_for(self, predicate, timeout_s: float) -> bool:
         """Whether `predicate` came true in time. Holds the condition on entry and on return."""

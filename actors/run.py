@@ -76,7 +76,7 @@ class Run:
         self.step = resumed.step if resumed else 0
         self.controller = Controller.remote(config, resumed.controller if resumed else None)
         self.dispatcher = Dispatcher.remote(config)
-        self.reward = Reward.remote(config, self.controller, self.dispatcher, config.directory.absolute() / "episodes")
+        self.reward = Reward.remote(config, self.controller, self.dispatcher, config.directory / "episodes")
         sampler_state = resumed.sampler if resumed else None
         self.pool = EnvironmentPool.remote(config, model_directory, self.controller, self.reward, sampler_state)
         self.fleet = RolloutFleet(config, model_directory, accelerators, self._announce_workers)
@@ -202,7 +202,7 @@ class Run:
         began = time.monotonic()
         state, blobs = (await self._state()).parts()
         path = await self.trainers.save_checkpoint(
-            self.config.directory.absolute() / "checkpoints", self.step, state, blobs
+            self.config.directory / "checkpoints", self.step, state, blobs
         )
         self.tracker.event("checkpoint", path=str(path), seconds=time.monotonic() - began)
 

@@ -16,7 +16,8 @@ def run_command(command: Callable[[], int | None]) -> int:
     try:
         return command() or 0
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        # Raised in an actor, it arrives wrapped together with the actor's traceback.
+        print(f"error: {getattr(error, 'cause', error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)

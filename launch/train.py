@@ -84,6 +84,8 @@ async def run(config: RunConfig, checked: Preflight) -> int:
         directory = config.directory
         directory.mkdir(parents=True, exist_ok=True)
         (directory / "config.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
+        # Actors run in other folders, perhaps on other nodes: from here on every path is absolute.
+        config = config.model_copy(update={"output": config.output.absolute()})
         resume_step = checked.resumed.step if checked.resumed else None
         with Tracker(config, resume_step=resume_step) as tracker:
             run = Run(config, checked.model_directory, checked.vocabulary, accelerators, tracker, checked.resumed)

@@ -15,7 +15,13 @@ logger.disable("tau2")
 # An agent may write a value of the wrong type into a database; hashing it then warns, and the score says it all.
 warnings.filterwarnings("ignore", message="Pydantic serializer warnings", category=UserWarning)
 
-from tau2.agent.llm_agent import AGENT_INSTRUCTION, AGENT_SOLO_INSTRUCTION, SYSTEM_PROMPT, SYSTEM_PROMPT_SOLO, LLMSoloAgent
+from tau2.agent.llm_agent import (
+    AGENT_INSTRUCTION,
+    AGENT_SOLO_INSTRUCTION,
+    SYSTEM_PROMPT,
+    SYSTEM_PROMPT_SOLO,
+    LLMSoloAgent,
+)
 from tau2.data_model.message import AssistantMessage, MultiToolMessage, ToolMessage, UserMessage
 from tau2.data_model.message import Message as UpstreamMessage
 from tau2.data_model.message import ToolCall as UpstreamToolCall

@@ -18,6 +18,7 @@ from rl_system.config.tracking import TrackingConfig
 from rl_system.config.warm_start import WarmStartConfig
 from rl_system.config.weights import WeightsConfig
 
+
 class RunConfig(Section):
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     """The run's directory is `<output>/<name>`."""

@@ -1,8 +1,8 @@
 import pytest
 
+from rl_system.algorithms.task_sampler import TaskSampler
 from rl_system.errors import UserError
 from rl_system.records import Task
-from rl_system.algorithms.task_sampler import TaskSampler
 
 
 def tasks(n: int) -> list[Task]:
