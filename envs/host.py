@@ -3,9 +3,9 @@
     async with EnvironmentHost(config) as host:
         environment = host.environment(task)
 
-Invariant: a slow, hung or crashed environment costs its own episode and nothing else, at worst those that shared a process
-that died. An environment that exceeds its time limit is abandoned where it is: its process takes no new environments, a
-fresh one takes its place at once, and the old one is killed as soon as the others on it are done.
+Invariant: a slow, hung or crashed environment costs its own episode and nothing else, at worst those that shared a
+process that died. An environment that exceeds its time limit is abandoned where it is: its process takes no new
+environments, a fresh one takes its place at once, and the old one is killed as soon as the others on it are done.
 """
 
 from __future__ import annotations

@@ -54,9 +54,13 @@ class WorkerProcess:
                 self._writer.write(frame(self._config))
                 await _read(reader)
         except TimeoutError:
-            raise EnvironmentFailed(f"a worker process was not ready after {self._config.start_timeout_s:g} s") from None
+            raise EnvironmentFailed(
+                f"a worker process was not ready after {self._config.start_timeout_s:g} s"
+            ) from None
         except (ConnectionError, asyncio.IncompleteReadError):
-            raise EnvironmentFailed(f"a worker process ended during its start (exit code {self._process.poll()})") from None
+            raise EnvironmentFailed(
+                f"a worker process ended during its start (exit code {self._process.poll()})"
+            ) from None
         self._reading = asyncio.get_running_loop().create_task(self._read_answers(reader))
 
     async def call(self, key: int, verb: str, argument: Any) -> Any:

@@ -21,7 +21,8 @@ Message = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A well-formed call: some name, and arguments that are a JSON object. Whether the tool exists is not its affair."""
+    """A well-formed call: some name, and arguments that are a JSON object. Whether the tool exists is not its
+    affair."""
 
     name: str
     arguments: dict[str, Any]

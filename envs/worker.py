@@ -3,9 +3,9 @@
     python -m envs.worker FILE_DESCRIPTOR
 
 A frame is a length (4 bytes, big-endian) and a pickle. The first frame in is the EnvironmentConfig, the first out None
-(ready). Then requests `(request, key, verb, argument)` and answers `(request, result, error)` in any order. The process ends when the
-socket closes, whatever its environments are doing (`os._exit`, for an ordinary exit would wait for threads that may hang):
-a worker never outlives its host.
+(ready). Then requests `(request, key, verb, argument)` and answers `(request, result, error)` in any order. The process
+ends when the socket closes, whatever its environments are doing (`os._exit`, for an ordinary exit would wait for
+threads that may hang): a worker never outlives its host.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """How well a policy solves the tasks of a domain.
 
     python -m launch.evaluate --domain airline --split test --user scripted --policy gold
-    python -m launch.evaluate --domain mock --split test --user solo --policy runs/x/checkpoints/step_12/model --trials 4 --temperature 1
+    python -m launch.evaluate --domain mock --split test --user solo --policy smollm2-135m-instruct --trials 4
 
-`--policy` is `gold` (the known solutions: an upper bound, and a check of the set-up), `noop` (does nothing: a lower bound), or a
-model: a directory in Hugging Face layout or the name of a prepared one, sampled by vLLM in this process. Every key of the run
-configuration can be given as `--section.key value`. Transcripts are written to disk.
+`--policy` is `gold` (the known solutions: an upper bound, and a check of the set-up), `noop` (does nothing: a lower
+bound), or a model: a directory in Hugging Face layout or the name of a prepared one, sampled by vLLM in this process.
+Every key of the run configuration can be given as `--section.key value`. Transcripts are written to disk.
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--max-tasks", type=int, help="only the first tasks of the split")
     parser.add_argument("--temperature", type=float, default=0.0, help="of a model's sampling; 0 is greedy")
     parser.add_argument("--output", type=Path, default=Path("runs/evaluations"), help="where transcripts go")
-    parser.add_argument("--json", action="store_true", help="one JSON object a line and nothing else on standard output")
+    parser.add_argument(
+        "--json", action="store_true", help="one JSON object a line and nothing else on standard output"
+    )
     options, overrides = parser.parse_known_args(arguments)
     return run_command(lambda: evaluate(options, overrides))
 
@@ -80,7 +82,9 @@ def evaluate(options: argparse.Namespace, overrides: list[str]) -> int:
 
 def configuration(options: argparse.Namespace, overrides: list[str]) -> RunConfig:
     """The run configuration that the evaluated policy would have been sampled under."""
-    values: dict[str, Any] = read_yaml(options.config) if options.config else {"environment": {"processes": processes()}}
+    values: dict[str, Any] = (
+        read_yaml(options.config) if options.config else {"environment": {"processes": processes()}}
+    )
     now = datetime.now().strftime("%Y%m%d-%H%M%S-%f")
     policy = Path(options.policy).name if options.policy in ("gold", "noop") else "model"
     values["name"] = f"{options.domain}-{options.split}-{options.user}-{policy}-{now}"
@@ -199,7 +203,9 @@ def summary(episodes: list[Episode]) -> dict[str, Any]:
             parts[name].append(value)
     return {
         "success_rate": metrics["eval/success_rate"],
-        **{f"pass^{name.rpartition('/')[2]}": value for name, value in metrics.items() if name.startswith("eval/pass/")},
+        **{
+            f"pass^{name.rpartition('/')[2]}": value for name, value in metrics.items() if name.startswith("eval/pass/")
+        },
         "episodes": len(episodes),
         "reward_parts": {name: sum(values) / len(values) for name, values in sorted(parts.items())},
         "ended": dict(Counter(episode.ended.value for episode in episodes)),
@@ -209,7 +215,9 @@ def summary(episodes: list[Episode]) -> dict[str, Any]:
 def table(episodes: list[Episode]) -> str:
     totals = summary(episodes)
     lines = [f"{len({episode.task for episode in episodes})} tasks, {totals['episodes']} episodes"]
-    lines += [f"  {name:<22}{totals[name]:8.3f}" for name in totals if name == "success_rate" or name.startswith("pass^")]
+    lines += [
+        f"  {name:<22}{totals[name]:8.3f}" for name in totals if name == "success_rate" or name.startswith("pass^")
+    ]
     lines += [f"  part {name:<17}{value:8.3f}" for name, value in totals["reward_parts"].items()]
     lines += [f"  ended {name:<16}{count:8d}" for name, count in sorted(totals["ended"].items())]
     return "\n".join(lines)

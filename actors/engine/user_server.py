@@ -2,8 +2,8 @@
 
     async with UserServer(config.environment.user, device="cpu") as address: …
 
-Owns one server process in a session of its own. Invariant: when the block is left, however, that process and its children are
-gone.
+Owns one server process in a session of its own. Invariant: when the block is left, however, that process and its
+children are gone.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class UserServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     async def __aenter__(self) -> str:
-        """The server's address, once it answers. Raises UserError with the server's own words where it does not come up."""
+        """The server's address, once it answers. Raises UserError with the server's own words where it does not come
+        up."""
         port = _free_port()
         self._files = tempfile.TemporaryDirectory(prefix="user-server-")
         template = Path(self._files.name) / "chat_template.jinja"
@@ -62,13 +63,16 @@ class UserServer:
             async with asyncio.timeout(START_TIMEOUT_S):
                 while not await asyncio.to_thread(_answers, f"http://{LOOPBACK}:{port}/health"):
                     if self._process.poll() is not None:
-                        raise UserError(f"the server of environment.user.model {self._config.model!r} ended: {self._words()}")
+                        raise UserError(
+                            f"the server of environment.user.model {self._config.model!r} ended: {self._words()}"
+                        )
                     await asyncio.sleep(POLL_S)
         except TimeoutError:
             words = self._words()
             await self.stop()
             raise UserError(
-                f"the server of environment.user.model {self._config.model!r} did not answer within {START_TIMEOUT_S:g} s: {words}"
+                f"the server of environment.user.model {self._config.model!r} did not answer within "
+                f"{START_TIMEOUT_S:g} s: {words}"
             ) from None
         except BaseException:
             await self.stop()

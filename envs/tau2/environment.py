@@ -1,8 +1,8 @@
 """One τ²-bench episode behind the environment protocol: upstream's orchestrator, without its agent and its loop.
 
 Prompts, policies, tool schemas, the order of speakers and the rules for ending are upstream's. Two differences, both
-because a model that is being trained does what an API would not let it do: a message that upstream would abort the run for (no
-words and no call, or words where nobody listens) is answered by an error that the agent can read, and counted.
+because a model that is being trained does what an API would not let it do: a message that upstream would abort the run
+for (no words and no call, or words where nobody listens) is answered by an error that the agent can read, and counted.
 """
 
 from __future__ import annotations
@@ -104,7 +104,8 @@ class Tau2Environment:
         return replace(score, counts=score.counts | dict(self._user.counts if self._user else {}))
 
     def demonstration(self) -> list[Action]:
-        """The gold actions; in a dialogue also the words that ask the user for its part, tell what must be told, and end."""
+        """The gold actions; in a dialogue also the words that ask the user for its part, tell what must be told, and
+        end."""
         criteria = self._task.evaluation_criteria
         gold = (criteria.actions if criteria else None) or []
         if self.solo:

@@ -2,8 +2,8 @@
 
 Upstream's mock domain has nine tasks, too few to train on. These use its tools and its reward definition, and grade
 from copying one identifier into one call up to three calls that depend on each other's results. Generation is
-deterministic, no task title, user name or world occurs twice, and the splits share no task. Every task changes the database
-(or demands a transfer to a human), so that doing nothing earns 0.
+deterministic, no task title, user name or world occurs twice, and the splits share no task. Every task changes the
+database (or demands a transfer to a human), so that doing nothing earns 0.
 
 A recipe turns a `_World` (users, existing tasks, fresh titles) into a ticket and the gold actions that solve it.
 """
@@ -33,12 +33,15 @@ _SUFFIXES = (
 ).split(",")
 _DESCRIPTIONS = (
     "Needs two signatures,Ask the legal team first,Use the new template,Keep it under one page,Send a copy to finance,"
-    "Check the figures twice,Due at the end of the week,Include the latest photos,Add a short summary,Start with the old version"
+    "Check the figures twice,Due at the end of the week,Include the latest photos,Add a short summary,"
+    "Start with the old version"
 ).split(",")
 _FIRST_NAMES = (
     "Ada Bruno Carla Deniz Elena Farid Greta Hugo Ines Jonas Kira Luca Mona Nadir Olga Pavel Rosa Samir Tessa Umar"
 ).split()
-_LAST_NAMES = "Adler Brandt Costa Dahl Ekberg Fontana Garcia Haas Ito Jensen Kowal Lopez Moreau Novak Okafor Petrov".split()
+_LAST_NAMES = (
+    "Adler Brandt Costa Dahl Ekberg Fontana Garcia Haas Ito Jensen Kowal Lopez Moreau Novak Okafor Petrov".split()
+)
 
 
 @dataclass
@@ -100,13 +103,17 @@ def _create_described(world: _World) -> Step:
 
 def _complete(world: _World) -> Step:
     task = world.task("pending")
-    sentence = world.say("Mark {task} as completed.", "Set the status of {task} to completed.", "{task} is finished.", task=task)
+    sentence = world.say(
+        "Mark {task} as completed.", "Set the status of {task} to completed.", "{task} is finished.", task=task
+    )
     return sentence, [("update_task_status", {"task_id": task, "status": "completed"})]
 
 
 def _reopen(world: _World) -> Step:
     task = world.task("completed")
-    sentence = world.say("Set {task} back to pending.", "Reopen {task}.", "{task} is not finished after all.", task=task)
+    sentence = world.say(
+        "Set {task} back to pending.", "Reopen {task}.", "{task} is not finished after all.", task=task
+    )
     return sentence, [("update_task_status", {"task_id": task, "status": "pending"})]
 
 
@@ -164,7 +171,10 @@ _RECIPES = tuple(recipe for pair in (_HARD[i : i + 2] for i in range(0, 8, 2)) f
 def splits() -> dict[str, list[dict[str, Any]]]:
     """Raw tasks by split, in upstream's schema. Callers must not change them."""
     titles = sorted(
-        f"{verb} the {thing}{' ' * bool(suffix)}{suffix}" for verb in _VERBS for thing in _OBJECTS for suffix in _SUFFIXES
+        f"{verb} the {thing}{' ' * bool(suffix)}{suffix}"
+        for verb in _VERBS
+        for thing in _OBJECTS
+        for suffix in _SUFFIXES
     )
     random.Random("titles").shuffle(titles)
     return {
@@ -173,7 +183,9 @@ def splits() -> dict[str, list[dict[str, Any]]]:
     }
 
 
-def _make(split: str, index: int, kind: str, steps: tuple[Callable[[_World], Step], ...], titles: list[str]) -> dict[str, Any]:
+def _make(
+    split: str, index: int, kind: str, steps: tuple[Callable[[_World], Step], ...], titles: list[str]
+) -> dict[str, Any]:
     world = _populate(random.Random(f"{split} {index}"), titles)
     done = [step(world) for step in steps]
     sentences = [sentence for sentence, _ in done]

@@ -1,8 +1,8 @@
 """A user played by a language model: upstream's simulator against an OpenAI-compatible server.
 
-What the model thinks is neither shown to the agent nor searched for the words that end a dialogue. A request that fails, times out or
-comes back unusable is tried again; when the tries are used up the exception escapes, and the episode fails as one whose
-environment broke. Requests are bounded per process, and tokens are counted per episode.
+What the model thinks is neither shown to the agent nor searched for the words that end a dialogue. A request that
+fails, times out or comes back unusable is tried again; when the tries are used up the exception escapes, and the
+episode fails as one whose environment broke. Requests are bounded per process, and tokens are counted per episode.
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ class ModelUser:
                     answer, state = self._simulator.generate_next_message(message, state)
                 answer.content = split_thinking(answer.content or "")[1].strip() or None
                 answer.validate()
-            except Exception as error:  # The client raises whatever its transport, its parser or the model make it raise.
+            except (
+                Exception
+            ) as error:  # The client raises whatever its transport, its parser or the model make it raise.
                 self.counts["user_retries"] += 1
                 if attempt == self._config.retries:
                     raise

@@ -20,7 +20,8 @@ from rl_system.records import Ending
 def score_episode(
     domain: str, task: UpstreamTask, world: World, trajectory: list[UpstreamMessage], ended: Ending
 ) -> Score:
-    """Parts carry upstream's names in lower case. `evaluator_errors` counts assertions that raised (each is not met)."""
+    """Parts carry upstream's names in lower case. `evaluator_errors` counts assertions that raised (each is not
+    met)."""
     if not ended.finished:
         return Score(0.0)
     criteria = task.evaluation_criteria

@@ -21,7 +21,9 @@ def list_tasks(config: EnvironmentConfig, split: str) -> list[Task]:
         raise UserError(
             f"split {split!r} does not exist in domain {domain.name!r} of tau2; use one of {', '.join(domain.splits())}"
         )
-    return [Task("tau2", domain.name, task_id, split) for task_id in ids if _playable(domain.task(task_id), config.user)]
+    return [
+        Task("tau2", domain.name, task_id, split) for task_id in ids if _playable(domain.task(task_id), config.user)
+    ]
 
 
 def make_environment(config: EnvironmentConfig, task: Task) -> Environment:

@@ -61,7 +61,9 @@ class ScriptedUser:
         asked = next((action for action in self._pending if action.name.replace("_", " ") in words), None)
         if asked is not None:
             self._pending.remove(asked)
-            call = UpstreamToolCall(id=asked.action_id, name=asked.name, arguments=dict(asked.arguments), requestor="user")
+            call = UpstreamToolCall(
+                id=asked.action_id, name=asked.name, arguments=dict(asked.arguments), requestor="user"
+            )
             return UserMessage(role="user", tool_calls=[call])
         if not self._told:
             self._told = True

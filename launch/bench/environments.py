@@ -2,7 +2,8 @@
 
 Each concurrency is measured in fresh worker processes. First a few episodes alone, for the time of one reset, step and
 score; then all episodes open at once, which shows what an environment holds in memory; then all of them played by their
-known solutions, each step asked for as soon as the one before is answered, which is far harder than a language model asks.
+known solutions, each step asked for as soon as the one before is answered, which is far harder than a language model
+asks.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--user", choices=("solo", "scripted"), help="default: solo where the domain has it")
     parser.add_argument("--concurrency", default="64,256", help="open episodes, separated by commas")
     parser.add_argument("--processes", type=int, default=os.cpu_count(), help="worker processes")
-    parser.add_argument("--json", action="store_true", help="one JSON object a line and nothing else on standard output")
+    parser.add_argument(
+        "--json", action="store_true", help="one JSON object a line and nothing else on standard output"
+    )
     options = parser.parse_args(arguments)
     output = Output(options.json)
     user = options.user or ("solo" if options.domain in SOLO_DOMAINS else "scripted")

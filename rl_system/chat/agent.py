@@ -1,8 +1,8 @@
 """The agent loop, written once: render, generate, parse, act, until the episode ends.
 
 `run_episode` never raises for anything that the environment, its host or the sampler does; such an episode comes
-back as `Ending.FAILED`, unscored, so that whoever runs hundreds of them loses one. Cancellation passes through. What the agent
-does wrong is part of the episode: a malformed call is answered by an error it can read, and counted.
+back as `Ending.FAILED`, unscored, so that whoever runs hundreds of them loses one. Cancellation passes through. What
+the agent does wrong is part of the episode: a malformed call is answered by an error it can read, and counted.
 """
 
 from __future__ import annotations

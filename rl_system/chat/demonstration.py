@@ -1,7 +1,7 @@
 """Demonstrations: an environment's own solution of a task, as an episode that went through the agent's loop.
 
-The loop, the renderer and the environment are those of a rollout; only the sampler is replaced by one that writes the next
-action of the solution. So a demonstration has exactly the token ids that a policy would have to sample.
+The loop, the renderer and the environment are those of a rollout; only the sampler is replaced by one that writes the
+next action of the solution. So a demonstration has exactly the token ids that a policy would have to sample.
 """
 
 from __future__ import annotations

@@ -3,12 +3,13 @@
 Invariant: ids that were once shown to or sampled by the model are never produced again from text. The next prompt of
 a dialogue is the last prompt, the response as it was sampled, and the ids of the new messages alone.
 
-Where the template itself rewrites history once new messages arrive (most reasoning templates drop the thinking of earlier
-turns), the model must see the rewritten history: then, and only then, the prompt is rendered afresh. Special tokens keep
-pieces of text apart in tokenisation, so two fresh renderings share their ids up to the first message that differs.
+Where the template itself rewrites history once new messages arrive (most reasoning templates drop the thinking of
+earlier turns), the model must see the rewritten history: then, and only then, the prompt is rendered afresh. Special
+tokens keep pieces of text apart in tokenisation, so two fresh renderings share their ids up to the first message that
+differs.
 
-Whether history is rewritten is asked of the template, not of the sampled text: every response is stood in for by a short
-one of the same shape (with or without thinking), and the template must render the longer dialogue as an extension
+Whether history is rewritten is asked of the template, not of the sampled text: every response is stood in for by a
+short one of the same shape (with or without thinking), and the template must render the longer dialogue as an extension
 of the shorter one. A response that is oddly spaced or malformed can therefore never break the extension.
 """
 
@@ -88,7 +89,8 @@ class Renderer:
         )
 
     def defuse(self, text: str) -> str:
-        """Break up special tokens that stand literally in text from outside, so that it cannot end a turn or forge one."""
+        """Break up special tokens that stand literally in text from outside, so that it cannot end a turn or forge
+        one."""
         if self._special is None:
             return text
         return self._special.sub(lambda match: f"{match[0][0]} {match[0][1:]}", text)
@@ -107,15 +109,15 @@ class Renderer:
             self.render([question, answer, result], [tool])
         except (jinja2.TemplateError, ValueError) as error:
             raise UserError(
-                f"model.chat_template: the chat template cannot render a dialogue with tools ({error}); give a template "
-                "that can, such as rl_system/chat/templates/hermes.jinja for a ChatML model"
+                f"model.chat_template: the chat template cannot render a dialogue with tools ({error}); give a "
+                "template that can, such as rl_system/chat/templates/hermes.jinja for a ChatML model"
             ) from None
         after = rendered[rendered.rindex(_STAND_IN) + len(_STAND_IN) :]
         end = self._special.search(after) if self._special is not None else None
         if end is None:
             raise UserError(
-                "model.chat_template: the chat template ends an assistant's turn by no special token of the tokenizer, so "
-                "that the end of a response cannot be recognised; use a template whose turns end in one"
+                "model.chat_template: the chat template ends an assistant's turn by no special token of the tokenizer, "
+                "so that the end of a response cannot be recognised; use a template whose turns end in one"
             )
         return end[0], prompt.rstrip().endswith("<think>")
 

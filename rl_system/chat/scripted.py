@@ -1,4 +1,5 @@
-"""Episodes without a model: an agent that knows its actions beforehand. Bounds for an evaluation, and load for a benchmark.
+"""Episodes without a model: an agent that knows its actions beforehand. Bounds for an evaluation, and load for a
+benchmark.
 
 Such an agent needs no tokenizer, so its episodes have no turns; everything else is as in the agent loop.
 """
@@ -32,11 +33,9 @@ def doing_nothing(config: EnvironmentConfig) -> Script:
     return script
 
 
-async def play_script(
-    task: Task, group_id: int, index: int, environment: AsyncEnvironment, script: Script
-) -> Episode:
-    """Like `run_episode`: never raises for what the environment does, and closes it. An episode that outlasts its script ends
-    as MAX_TURNS."""
+async def play_script(task: Task, group_id: int, index: int, environment: AsyncEnvironment, script: Script) -> Episode:
+    """Like `run_episode`: never raises for what the environment does, and closes it. An episode that outlasts its
+    script ends as MAX_TURNS."""
     transcript: list[Message] = []
     counts: Counter[str] = Counter()
     start = time.perf_counter()

@@ -3,7 +3,8 @@
 Formats, by `model.tool_format`:
 
     hermes, qwen3   <tool_call>{"name": …, "arguments": {…}}</tool_call>, any number, with words around them
-    llama3          {"name": …, "parameters": {…}} as the whole message, several separated by `;`, `<|python_tag|>` before them
+    llama3          the whole message is {"name": …, "parameters": {…}}; several are separated by `;`, and
+                    `<|python_tag|>` may stand before them
     json            the whole message (or a ```json block) is one object with name and arguments, or a list of them
 
 Reading never raises and works on a response that was cut anywhere: what is not a well-formed call becomes a
@@ -56,7 +57,8 @@ def parse_response(text: str, tool_format: str) -> Response:
 
 
 def split_thinking(text: str) -> tuple[str, str]:
-    """`(thinking, visible)`. Some templates open the thinking in the prompt, so that only its end is in the response."""
+    """`(thinking, visible)`. Some templates open the thinking in the prompt, so that only its end is in the
+    response."""
     thinking, end, visible = text.rpartition("</think>")
     visible, unclosed, rest = visible.partition("<think>")
     return (thinking.replace("<think>", "").replace("</think>", "") + rest).strip(), visible

@@ -10,8 +10,8 @@ class UserConfig(Section):
 
     kind: Literal["solo", "scripted", "llm"] = "solo"
     model: str | None = None
-    """The model's name at `api_base`; without `api_base` a model directory, or the name of a prepared model, to be served on this
-    machine."""
+    """The model's name at `api_base`; without `api_base` a model directory, or the name of a prepared model, to be
+    served on this machine."""
     api_base: str | None = None
     """Address of an OpenAI-compatible server, such as http://127.0.0.1:8000/v1."""
     temperature: float = Field(0.0, ge=0)
@@ -43,8 +43,8 @@ class EnvironmentConfig(Section):
     start_timeout_s: float = Field(120.0, gt=0)
     """Longest start of a worker process, imports included."""
     processes: int = Field(1, ge=0)
-    """Worker processes that step environments. 0: threads of the pool's own process, for environments that are cheap and
-    cannot hang."""
+    """Worker processes that step environments. 0: threads of the pool's own process, for environments that are cheap
+    and cannot hang."""
     max_turns: int = Field(12, ge=1)
     """Calls of the sampler in one episode."""
     max_errors: int = Field(5, ge=1)

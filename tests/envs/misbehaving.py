@@ -1,4 +1,5 @@
-"""An environment that fails on demand: its task ids say how. Used by dotted name, as a user's own environment would be."""
+"""An environment that fails on demand: its task ids say how. Used by dotted name, as a user's own environment would
+be."""
 
 from __future__ import annotations
 

@@ -20,7 +20,9 @@ def evaluate(capfd: pytest.CaptureFixture[str], output: Path, words: str) -> tup
 def test_the_bounds_of_the_generated_test_tasks(
     capfd: pytest.CaptureFixture[str], tmp_path: Path, policy: str, rate: float
 ) -> None:
-    code, (*episodes, totals), _ = evaluate(capfd, tmp_path, f"--domain mock --split test --user solo --policy {policy}")
+    code, (*episodes, totals), _ = evaluate(
+        capfd, tmp_path, f"--domain mock --split test --user solo --policy {policy}"
+    )
     assert code == 0 and len(episodes) == 64
     assert {"task_id", "reward", "ended"} <= episodes[0].keys()
     assert {episode["reward"] for episode in episodes} == {rate}

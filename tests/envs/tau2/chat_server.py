@@ -12,8 +12,8 @@ from typing import Any
 
 
 class ChatServer:
-    """answers: one after another; a string is said, a dict is called as a tool, an int is an HTTP error, a float is slept
-    before saying "Hello.". The last one repeats."""
+    """answers: one after another; a string is said, a dict is called as a tool, an int is an HTTP error, a float is
+    slept before saying "Hello.". The last one repeats."""
 
     def __init__(self, answers: list[str | dict | int | float]) -> None:
         self.answers = list(answers)

@@ -22,7 +22,9 @@ def config_for(domain: str, kind: str = "solo") -> EnvironmentConfig:
     return EnvironmentConfig(domain=domain, user=UserConfig(kind=kind))
 
 
-def play(config: EnvironmentConfig, task: Task, actions: Iterable[Action] | None = None) -> tuple[Tau2Environment, Ending]:
+def play(
+    config: EnvironmentConfig, task: Task, actions: Iterable[Action] | None = None
+) -> tuple[Tau2Environment, Ending]:
     """The environment after `actions` (default: its own demonstration), and how the episode ended."""
     environment = make_environment(config, task)
     environment.reset()

@@ -38,7 +38,14 @@ def test_a_dialogue_opens_with_upstreams_greeting_and_the_users_request() -> Non
 
 def test_a_dialogue_with_a_history_goes_on_from_it() -> None:
     _, opening = started("mock", "base", "scripted", "update_task_with_message_history")
-    assert [message["role"] for message in opening.messages] == ["system", "user", "assistant", "tool", "assistant", "user"]
+    assert [message["role"] for message in opening.messages] == [
+        "system",
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+        "user",
+    ]
     assert opening.messages[2]["tool_calls"][0]["function"]["name"] == "create_task"
 
 

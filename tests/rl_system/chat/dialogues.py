@@ -22,7 +22,9 @@ HERMES = (Path(rl_system.chat.__file__).parent / "templates" / "hermes.jinja").r
 
 DROPS_THINKING = r"""
 {%- set state = namespace(last_user=-1) %}
-{%- for message in messages %}{% if message.role == 'user' %}{% set state.last_user = loop.index0 %}{% endif %}{% endfor %}
+{%- for message in messages %}
+{%- if message.role == 'user' %}{% set state.last_user = loop.index0 %}{% endif %}
+{%- endfor %}
 {%- for message in messages %}
 {%- set content = message.content %}
 {%- if message.role == 'assistant' and '</think>' in content %}
@@ -50,7 +52,10 @@ def make_tokenizer(template: str = HERMES) -> PreTrainedTokenizerFast:
     tokenizer.decoder = decoders.ByteLevel()
     special = ["<|im_start|>", "<|im_end|>"]
     trainer = trainers.BpeTrainer(
-        vocab_size=320, special_tokens=special, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+        vocab_size=320,
+        special_tokens=special,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
     )
     tokenizer.train_from_iterator([WORDS] * 4, trainer)
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=special[0], eos_token=special[1])

@@ -33,7 +33,11 @@ def episode(*texts: str, **bounds: float) -> Episode:
 def test_an_episode_is_what_happened() -> None:
     played = episode(GOLD, DONE)
     assert (played.task, played.group_id, played.index) == (TASK, 3, 1)
-    assert (played.ended, played.reward, played.reward_parts) == (Ending.AGENT_STOP, 1.0, {"db": 1.0, "communicate": 1.0})
+    assert (played.ended, played.reward, played.reward_parts) == (
+        Ending.AGENT_STOP,
+        1.0,
+        {"db": 1.0, "communicate": 1.0},
+    )
     assert [message["role"] for message in played.transcript] == ["system", "assistant", "tool", "assistant"]
     assert played.counts["tool_calls"] == 2 and "tool_errors" not in played.counts
     assert 0 < played.timings["environment"] < played.timings["total"]
@@ -190,7 +194,9 @@ def demonstrations(config: EnvironmentConfig, split: str, choose: Callable[[list
         async with EnvironmentHost(config) as host:
             return await asyncio.gather(
                 *(
-                    demonstrate(task, host.environment(task), make_renderer(), limits(max_model_len=10**6, max_turns=60))
+                    demonstrate(
+                        task, host.environment(task), make_renderer(), limits(max_model_len=10**6, max_turns=60)
+                    )
                     for task in choose(list_tasks(config, split))
                 )
             )

@@ -6,7 +6,6 @@ import json
 import shutil
 import subprocess
 import tarfile
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -105,12 +104,15 @@ def test_every_prompt_extends_the_last_or_is_the_templates_own(renderer: Rendere
 
 
 def test_alone_where_no_user_ever_speaks_the_template_drops_thinking_at_every_turn(renderer: Renderer) -> None:
-    """It keeps the thinking after the last user message, and solo episodes have none. The model sees what it was made for."""
+    """It keeps the thinking after the last user message, and solo episodes have none. The model sees what it was made
+    for."""
     config = EnvironmentConfig(processes=0)
     task = list_tasks(config, "base")[0]
     gold = Action(tool_calls=(ToolCall("create_task", {"user_id": "user_1", "title": "Important Meeting"}),))
     texts = [renderer.text(renderer.write(action)) for action in (gold, Action(tool_calls=(ToolCall("done", {}),)))]
-    played = episode_of(config, task, Writer(renderer, [THOUGHT.format("x") + text for text in texts]), renderer, limits())
+    played = episode_of(
+        config, task, Writer(renderer, [THOUGHT.format("x") + text for text in texts]), renderer, limits()
+    )
     assert played.reward == 1.0
     first, second = played.turns
     assert np.array_equal(second.prompt_ids[: len(first.prompt_ids)], first.prompt_ids)

@@ -10,12 +10,18 @@ from rl_system.chat.tool_calls import MalformedCall, parse_response, split_think
 FORMATS = ["hermes", "qwen3", "llama3", "json"]
 
 values = st.recursive(
-    st.none() | st.booleans() | st.integers(-(10**9), 10**9) | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**9), 10**9)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=6,
 )
 plain = st.text(st.characters(codec="utf-8", exclude_characters="<>"), max_size=8)
-arguments = st.dictionaries(plain, st.one_of(plain, st.integers(), st.booleans(), st.lists(plain, max_size=3)), max_size=4)
+arguments = st.dictionaries(
+    plain, st.one_of(plain, st.integers(), st.booleans(), st.lists(plain, max_size=3)), max_size=4
+)
 calls = st.lists(st.builds(ToolCall, st.text("abcdef_", min_size=1, max_size=12), arguments), min_size=1, max_size=3)
 
 
@@ -27,7 +33,7 @@ def test_what_is_written_is_read_back(tool_format: str, written: list[ToolCall])
 
 
 @pytest.mark.parametrize("tool_format", FORMATS)
-@given(text=st.text(max_size=60) | st.text("<>/tool_call{}[]\":,think|python_tag;`jsonargumentsname ", max_size=80))
+@given(text=st.text(max_size=60) | st.text('<>/tool_call{}[]":,think|python_tag;`jsonargumentsname ', max_size=80))
 def test_no_text_makes_the_reader_raise(tool_format: str, text: str) -> None:
     parse_response(text, tool_format)
 
