@@ -50,10 +50,10 @@ class GradientBuffers:
         if not parameter.requires_grad:
             return
         buffer = self.of(parameter)
-        if buffer.dtype == grad.dtype:
-            buffer.addmm_(grad.T, inputs)
+        if buffer.device.type == "cuda" and buffer.dtype != grad.dtype:
+            buffer += torch.mm(grad.T, inputs, out_dtype=buffer.dtype)
         else:
-            buffer += grad.T @ inputs
+            buffer.addmm_(grad.T.to(buffer.dtype), inputs.to(buffer.dtype))
 
 
 _known: weakref.WeakKeyDictionary[nn.Module, GradientBuffers] = weakref.WeakKeyDictionary()

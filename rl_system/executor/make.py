@@ -6,6 +6,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from rl_system.config.executor import ExecutorConfig
+from rl_system.executor.attention.cuda import kernel_for_cuda
 from rl_system.executor.attention.kernels import CpuFlashKernel
 from rl_system.executor.auto import AutoExecutor
 from rl_system.executor.dense import DenseExecutor
@@ -48,7 +49,7 @@ def make_executor(
     tree = TreeExecutor(
         model,
         outputs,
-        CpuFlashKernel(),
+        CpuFlashKernel() if model.device.type == "cpu" else kernel_for_cuda(model.dtype),
         cost_model,
         gradients,
         block_tokens=config.block_tokens,

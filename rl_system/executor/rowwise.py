@@ -1,5 +1,6 @@
 """The parts of a decoder layer that treat every row alone, each as one differentiable step over chunks of rows.
 
+    embed         token ids → rows
     project       norm → queries, keys, values (→ norm of heads) → rotary positions
     feed_forward  output projection → residual → norm → gated feed-forward → residual
 
@@ -22,6 +23,11 @@ from rl_system.executor.gradients import GradientBuffers
 CPU_CHUNK_ROWS = 512
 
 
+def embed(token_ids: Tensor, module: nn.Embedding, gradients: GradientBuffers) -> Tensor:
+    """int64 [rows] to [rows, hidden]. The gradient of a token that stands in many rows adds up in its buffer's dtype."""
+    return _Embed.apply(token_ids, module.weight, module.padding_idx, gradients)
+
+
 def project(
     x: Tensor, attention: nn.Module, norm: nn.Module, cos: Tensor, sin: Tensor, gradients: GradientBuffers
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -41,6 +47,23 @@ def feed_forward(
 def _chunks(x: Tensor) -> list[slice]:
     size = CPU_CHUNK_ROWS if x.device.type == "cpu" else max(1, len(x))
     return [slice(at, at + size) for at in range(0, len(x), size)]
+
+
+class _Embed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, token_ids: Tensor, weight: nn.Parameter, padding: int | None, gradients: GradientBuffers) -> Tensor:
+        ctx.token_ids, ctx.weight, ctx.padding, ctx.gradients = token_ids, weight, padding, gradients
+        return functional.embedding(token_ids, weight)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):
+        token_ids = ctx.token_ids
+        if ctx.padding is not None:
+            kept = token_ids != ctx.padding
+            token_ids, grad = token_ids[kept], grad[kept]
+        buffer = ctx.gradients.of(ctx.weight)
+        buffer.index_add_(0, token_ids, grad.to(buffer.dtype))
+        return None, None, None, None
 
 
 @dataclass(slots=True)

@@ -29,6 +29,7 @@ from rl_system.executor.interface import ExecutionReport, StepResult
 from rl_system.executor.layers import tree_layers
 from rl_system.executor.models import Started
 from rl_system.executor.pairs import Evaluation, Fixed, sensitivity
+from rl_system.executor.rowwise import embed
 from rl_system.executor.workload import BlockInputs, Workload, needed_nodes, plan_work, prepare
 from rl_system.records import TrainBatch
 from rl_system.tree.block_plan import Block, BlockPlan, plan_blocks
@@ -137,8 +138,9 @@ class TreeExecutor:
         return block_pass, self._model(inputs.token_ids, inputs.positions, block_pass)
 
     def _model(self, token_ids: Tensor, positions: Tensor, block_pass: BlockPass) -> Tensor:
+        rows = embed(token_ids, self.model.get_input_embeddings(), self.buffers)
         output = self.model.base_model(
-            input_ids=token_ids[None], position_ids=positions[None], use_cache=False, block_pass=block_pass
+            inputs_embeds=rows[None], position_ids=positions[None], use_cache=False, block_pass=block_pass
         )
         return output.last_hidden_state[0]
 

@@ -5,11 +5,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rl_system.executor.attention.calls import attention_plan
+from rl_system.executor.attention.cuda import CudaFlashKernel
 from rl_system.executor.attention.kernels import CpuFlashKernel, ReferenceKernel
 from rl_system.executor.workload import needed_nodes
 from rl_system.tree import build_tree
 from rl_system.tree.block_plan import plan_blocks
-from tests.rl_system.trees import nested, random_batches
+from tests.rl_system.executor.comparing import assert_equal_steps, objective, step
+from tests.rl_system.executor.models import small_model
+from tests.rl_system.trees import multi_turn, nested, random_batches
 
 
 @settings(max_examples=150, deadline=None)
@@ -70,3 +73,35 @@ def test_the_cpu_kernel_agrees_with_the_definition_for_grouped_heads_and_any_str
         strict=True,
     ):
         torch.testing.assert_close(made, expected, rtol=1e-11, atol=1e-11)
+
+
+class VariableLengthOperators:
+    """torch's variable-length flash operators, written out: what CUDA offers, with its layouts checked."""
+
+    def _flash_attention_forward(self, q, k, v, q_offsets, k_offsets, most_q, most_k, dropout, causal, debug, *, scale):
+        self._check(q, k, v, q_offsets, k_offsets, most_q, most_k)
+        out, lse = ReferenceKernel().forward(*(x.transpose(0, 1)[None] for x in (q, k, v)), causal, scale)
+        return out[0].transpose(0, 1), lse[0], None, None, None
+
+    def _flash_attention_backward(
+        self, grad, q, k, v, out, lse, q_offsets, k_offsets, most_q, most_k, dropout, causal, state, unused, *, scale
+    ):
+        self._check(q, k, v, q_offsets, k_offsets, most_q, most_k)
+        assert lse.shape == (q.shape[1], q.shape[0]) and lse.is_contiguous()
+        grad, q, k, v, out = (x.transpose(0, 1)[None] for x in (grad, q, k, v, out))
+        grads = ReferenceKernel().backward(grad, q, k, v, out, lse[None], causal, scale)
+        return tuple(x[0].transpose(0, 1) for x in grads)
+
+    def _check(self, q, k, v, q_offsets, k_offsets, most_q, most_k):
+        for x, offsets, most in ((q, q_offsets, most_q), (k, k_offsets, most_k), (v, k_offsets, most_k)):
+            assert x.dim() == 3 and x.is_contiguous()
+            assert offsets.dtype == torch.int32 and offsets.tolist() == [0, len(x)] and most == len(x)
+
+
+@pytest.mark.parametrize("block_tokens", [16, 0])
+def test_the_cuda_kernel_keeps_the_operators_calling_convention(monkeypatch, block_tokens):
+    model, batch, loss = small_model(), multi_turn(2, 3), objective("ppo_clip")
+    expected = step(model, batch, loss, method="tree", block_tokens=block_tokens)
+    kernel = CudaFlashKernel(VariableLengthOperators())
+    monkeypatch.setattr("rl_system.executor.make.CpuFlashKernel", lambda: kernel)
+    assert_equal_steps(step(model, batch, loss, method="tree", block_tokens=block_tokens), expected, 1e-12)
