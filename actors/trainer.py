@@ -1,7 +1,7 @@
 """The trainer: one rank of the policy update behind a Ray actor.
 
-Owns a `Learner` and its place in the trainers' group. Methods that set up, train, save or load are called on all ranks, with
-the same arguments but the part of the batch; `host` and `publish` are for rank 0.
+Owns a `Learner` and its place in the trainers' group. Methods that set up, train, save or load are called on all ranks,
+with the same arguments but the part of the batch; `host` and `publish` are for rank 0.
 """
 
 from __future__ import annotations
@@ -53,16 +53,15 @@ class Trainer:
         if meeting is not None and self._store is None:
             self._store = connect_store(*meeting, self.size, timeout_s)
         self.tokenizer = load_tokenizer(self.model_config)
-        reference = load_model(self.model_config) if needs_reference(config.algorithm) else None
         self.learner = Learner(
             load_model(self.model_config),
-            reference=reference,
             algorithm=config.algorithm,
             executor=config.executor,
             optimizer=config.optimizer,
             updates=config.steps * config.algorithm.updates_per_batch,
             temperature=config.rollout.sampling.temperature,
             ranks=Ranks.join(self.rank, self.size, self._store, timeout_s),
+            reference=load_model(self.model_config) if needs_reference(config.algorithm) else None,
             version=self.version,
         )
 
@@ -78,7 +77,8 @@ class Trainer:
         weights = self.config.weights
         if weights.transport == "directory":
             return publish_directory(self.learner.model, self.learner.version, self.config.directory / "weights")
-        return publish_chunks(self.learner.model, self.learner.version, weights.chunk_mib << 20, weights.verify, ray.put)
+        model, version = self.learner.model, self.learner.version
+        return publish_chunks(model, version, weights.chunk_mib << 20, weights.verify, ray.put)
 
     def logprobs(self, batch: TrainBatch) -> np.ndarray:
         """Logprobs [sequence_tokens] of the batch's trained tokens under the current parameters, 0 elsewhere."""

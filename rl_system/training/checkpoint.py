@@ -1,7 +1,7 @@
 """The trainers' side of a checkpoint: parameters once, optimizer states by rank, and back on any number of ranks.
 
-States are kept as stretches of the flat parameter vector, whose layout does not depend on the number of ranks; a rank that
-loads takes from every file what falls into its own shares.
+States are kept as stretches of the flat parameter vector, whose layout does not depend on the number of ranks; a rank
+that loads takes from every file what falls into its own shares.
 """
 
 from __future__ import annotations
@@ -46,10 +46,11 @@ def save_checkpoint(
     blobs: Mapping[str, bytes],
     keep: int,
 ) -> Path:
-    """Write `checkpoints/step_<step>`, then remove all but the newest `keep`; every rank calls it with the same arguments.
+    """Write `checkpoints/step_<step>`, then remove all but the newest `keep`; every rank calls it with the same
+    arguments.
 
-    started_from: directory of the model that the run began with. state: values that JSON can hold. blobs: bytes by file name. All ranks see the same file system. On a failure of
-    any rank no checkpoint appears and all ranks raise.
+    started_from: directory of the model that the run began with. state: values that JSON can hold. blobs: bytes by file
+    name. All ranks see the same file system. On a failure of any rank no checkpoint appears and all ranks raise.
     """
     ranks, final = learner.ranks, step_directory(checkpoints, step)
     # Every collective below is reached by every rank, also by one whose disk is full.
@@ -105,7 +106,8 @@ def load_checkpoint(learner: Learner, checkpoint: Checkpoint) -> None:
 
 
 def _copy_overlaps(saved: Any, offset: int, stretch: slice, states: torch.Tensor, shares: list[slice]) -> None:
-    """Copy what `stretch` of the vector, which lies at `offset` of `saved`, has in common with `shares` into `states`."""
+    """Copy what `stretch` of the vector, which lies at `offset` of `saved`, has in common with `shares` into
+    `states`."""
     own = 0
     for share in shares:
         start, stop = max(stretch.start, share.start), min(stretch.stop, share.stop)
@@ -152,7 +154,8 @@ def _slots(learner: Learner) -> list[list]:
 
 
 def _precision(learner: Learner) -> list[str]:
-    return [str(learner.flat.values.dtype).removeprefix("torch."), str(learner.flat.gradients.dtype).removeprefix("torch.")]
+    vectors = (learner.flat.values, learner.flat.gradients)
+    return [str(vector.dtype).removeprefix("torch.") for vector in vectors]
 
 
 def _file(rank: int) -> str:

@@ -115,7 +115,9 @@ def open_checkpoint(path: Path, run: str | None = None) -> Checkpoint:
             f"{FORMAT_VERSION}; resume with the release that wrote it"
         )
     if run is not None and manifest["run"] != run:
-        raise UserError(f"checkpoint {path} belongs to run {manifest['run']!r}, not to {run!r}; resume it under its name")
+        raise UserError(
+            f"checkpoint {path} belongs to run {manifest['run']!r}, not to {run!r}; resume it under its name"
+        )
     for name, expected in manifest["files"].items():
         _check_file(path, name, expected)
     return Checkpoint(

@@ -23,8 +23,8 @@ SOLVED = 1.0
 def demonstration_sequences(config: RunConfig, tokenizer: PreTrainedTokenizerBase) -> list[list[Sequence]]:
     """The sequences of every training task's demonstration, by task, in the order of the tasks.
 
-    Tasks without a demonstration, or whose demonstration does not earn the full reward within the configured limits, are
-    left out. Raises UserError where none remains.
+    Tasks without a demonstration, or whose demonstration does not earn the full reward within the configured limits,
+    are left out. Raises UserError where none remains.
     """
     tasks = list_tasks(config.environment, config.environment.split)
     model = config.model
@@ -35,8 +35,9 @@ def demonstration_sequences(config: RunConfig, tokenizer: PreTrainedTokenizerBas
         reached = ", ".join(sorted({str(episode.ended) for episode in episodes}))
         raise UserError(
             f"warm_start.enabled: none of the {len(tasks)} tasks of domain {config.environment.domain!r}, split "
-            f"{config.environment.split!r}, has a demonstration that solves it (they ended by: {reached}); choose tasks "
-            "with scripted solutions, wider limits (environment.max_turns, rollout.max_episode_tokens), or switch it off"
+            f"{config.environment.split!r}, has a demonstration that solves it (they ended by: {reached}); choose "
+            "tasks with scripted solutions, wider limits (environment.max_turns, rollout.max_episode_tokens), or "
+            "switch it off"
         )
     return solved
 

@@ -1,7 +1,7 @@
 """All trainable parameters of a model as one vector, and their gradients as another.
 
-The parameters become views into `values`, their gradients views into `gradients`: a step reduces, clips and updates long
-contiguous stretches instead of hundreds of small tensors, and a rank's share of the optimizer is a set of slices.
+The parameters become views into `values`, their gradients views into `gradients`: a step reduces, clips and updates
+long contiguous stretches instead of hundreds of small tensors, and a rank's share of the optimizer is a set of slices.
 Parameters that share storage (tied embeddings) appear once. Each parameter starts at a multiple of `ALIGNMENT`
 elements; elements between parameters are zero and stay zero.
 """

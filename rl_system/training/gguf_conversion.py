@@ -123,8 +123,8 @@ def _tokenizer(reader: gguf.GGUFReader) -> PreTrainedTokenizerFast:
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
     types = _field(reader, "tokenizer.ggml.token_type")
-    special = [AddedToken(t, special=True) for t, kind in zip(tokens, types, strict=True) if kind in SPECIAL_TOKEN_TYPES]
-    tokenizer.add_special_tokens(special)
+    special = [token for token, kind in zip(tokens, types, strict=True) if kind in SPECIAL_TOKEN_TYPES]
+    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in special])
     names = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,

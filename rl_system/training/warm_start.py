@@ -37,7 +37,8 @@ def ensure_warm_start(config: RunConfig, report: Callable[[str], None] = print) 
     """The warm-started model's directory, trained now unless the cache holds it. report: told of the progress."""
     tokenizer = load_tokenizer(config.model)
     demonstrations = demonstration_sequences(config, tokenizer)
-    directory = cache_directory() / "models" / f"warm-start-{fingerprint(config, demonstrations, tokenizer.chat_template)}"
+    name = f"warm-start-{fingerprint(config, demonstrations, tokenizer.chat_template)}"
+    directory = cache_directory() / "models" / name
     if directory.is_dir():
         report(f"warm start: in the cache, {directory}")
         return directory
@@ -89,7 +90,8 @@ def train(
         probability = demonstration_probability(batch, learner.last_logprobs[0])
         report(
             f"warm start: update {step}, loss {metrics['train/loss']:.3f}, samples a whole "
-            f"{'new' if fresh else 'known'} demonstration with probability {probability:.2f} ({metrics['perf/train_s']:.1f} s)"
+            f"{'new' if fresh else 'known'} demonstration with probability {probability:.2f} "
+            f"({metrics['perf/train_s']:.1f} s)"
         )
         if fresh and probability >= settings.stop_probability:
             break

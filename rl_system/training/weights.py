@@ -17,9 +17,9 @@ from torch import nn
 def export_weights(model: nn.Module, chunk_bytes: int) -> Iterator[dict[str, np.ndarray]]:
     """Parameters and saved buffers under their Hugging Face names, in chunks of at most `chunk_bytes`.
 
-    Tensors that share storage (tied embeddings) come once, under the first of their names; a larger tensor is a chunk of
-    its own. Arrays keep the dtype (bfloat16 as that of ml_dtypes). On the CPU they are views: whoever takes a chunk copies
-    it before the next update. On a device they are copies.
+    Tensors that share storage (tied embeddings) come once, under the first of their names; a larger tensor is a chunk
+    of its own. Arrays keep the dtype (bfloat16 as that of ml_dtypes). On the CPU they are views: whoever takes a chunk
+    copies it before the next update. On a device they are copies.
     """
     chunk: dict[str, np.ndarray] = {}
     size = 0

@@ -47,8 +47,8 @@ class Work:
         self.rank_seconds = self.rank_seconds + other.rank_seconds
 
     def metrics(self) -> dict[str, float]:
-        """By full metric name. `tree/compression`: sequence tokens per unique token; `perf/train_imbalance`: slowest rank
-        over the mean of all.
+        """By full metric name. `tree/compression`: sequence tokens per unique token; `perf/train_imbalance`: slowest
+        rank over the mean of all.
         """
         seconds = self.rank_seconds
         return self.statistics.values() | {

@@ -16,7 +16,8 @@ LOOPBACK = "127.0.0.1"
 
 
 def run_ranks(size: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-    """`function(ranks, *arguments)` on `size` ranks; results in the order of the ranks. A rank's exception is raised."""
+    """`function(ranks, *arguments)` on `size` ranks; results in the order of the ranks. A rank's exception is
+    raised."""
     # Forked from a server that has imported everything but computed nothing: cheap as a fork, clean as a spawn.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["rl_system.training.checkpoint"])

@@ -160,7 +160,8 @@ def _raise_no_space() -> None:
 
 
 WATCHED = {"open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "shutil.rmtree"}
-"""Audit events of the operations that change a file system; a kill before each of them is a kill at every moment that counts."""
+"""Audit events of the operations that change a file system; a kill before each of them is a kill at every moment that
+counts."""
 
 
 def save_until_killed(directory: Path, kill_at: int, counted) -> None:

@@ -36,13 +36,17 @@ def test_the_prepared_model_knows_english_and_its_tokenizer_splits_digits():
     prepare_model(NAME)
     config = ModelConfig(path=NAME)
     model, tokenizer = load_model(config), load_tokenizer(config)
-    text = "The Industrial Revolution began in Great Britain in the late eighteenth century, and it changed how people lived."
+    text = (
+        "The Industrial Revolution began in Great Britain in the late eighteenth century, and it changed how people "
+        "worked and lived."
+    )
     ids = torch.tensor([tokenizer.encode(text)])
     with torch.no_grad():
         logits = model(ids).logits[0, :-1]
     assert torch.nn.functional.cross_entropy(logits, ids[0, 1:]).exp() < 25
     assert tokenizer.tokenize("task 1234") == ["task", "Ġ", "1", "2", "3", "4"]
-    assert tokenizer.decode(tokenizer.encode("<|im_start|>user\nnaïve  café<|im_end|>")) == "<|im_start|>user\nnaïve  café<|im_end|>"
+    chat = "<|im_start|>user\nnaïve  café<|im_end|>"
+    assert tokenizer.decode(tokenizer.encode(chat)) == chat
     assert (tokenizer.eos_token_id, model.config.eos_token_id, model.generation_config.eos_token_id) == (2, 2, 2)
 
 
@@ -121,13 +125,14 @@ def test_a_context_longer_than_the_model_knows_is_refused(saved_model):
         load_model(ModelConfig(path=str(saved_model), max_model_len=512))
 
 
-def test_the_chat_template_is_the_configured_one_else_the_models_own_else_that_of_the_tool_format(saved_model, tmp_path):
+def test_the_chat_template_is_the_configured_one_else_the_models_own_else_the_tool_formats(saved_model, tmp_path):
     config = ModelConfig(path=str(saved_model), max_model_len=256)
     assert "<tool_call>" in load_tokenizer(config).chat_template
     (saved_model / "chat_template.jinja").write_text("own")
     assert load_tokenizer(config).chat_template == "own"
     (tmp_path / "mine.jinja").write_text("configured")
-    assert load_tokenizer(config.model_copy(update={"chat_template": str(tmp_path / "mine.jinja")})).chat_template == "configured"
+    mine = config.model_copy(update={"chat_template": str(tmp_path / "mine.jinja")})
+    assert load_tokenizer(mine).chat_template == "configured"
 
 
 def test_a_download_with_another_digest_is_refused(tmp_path):

@@ -24,7 +24,8 @@ STEPS = 5
 
 @dataclass
 class Trained:
-    """losses, norms: of each step. gradient: of the whole batch under the first parameters. parameters: after the last step."""
+    """losses, norms: of each step. gradient: of the whole batch under the first parameters. parameters: after the last
+    step."""
 
     losses: list[float]
     norms: list[float]
@@ -90,8 +91,8 @@ def test_the_same_batch_gives_the_same_loss_gradients_and_parameters_on_any_numb
         assert np.linalg.norm(found.gradient - alone.gradient) <= 1e-9 * scale
         np.testing.assert_allclose(found.parameters, alone.parameters, rtol=1e-7, atol=1e-9)
         assert np.array_equal(found.parameters, results[0].parameters)
-    names = ("train/sequences", "train/trained_tokens", "tree/sequence_tokens", "train/ratio_mean", "off_policy/behaviour_kl")
-    for name in names:
+    names = ("sequences", "trained_tokens", "ratio_mean", "approx_kl", "clip_fraction")
+    for name in (*(f"train/{name}" for name in names), "tree/sequence_tokens", "off_policy/behaviour_kl"):
         assert results[-1].metrics[name] == pytest.approx(alone.metrics[name], rel=1e-9)
 
 
