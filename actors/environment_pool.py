@@ -56,7 +56,8 @@ class EnvironmentPool:
         self.renderer = Renderer(load_tokenizer(model), tool_format=model.tool_format)
         self.limits = Limits.of(config.environment, config.rollout, config.model.max_model_len)
         self.host = EnvironmentHost(config.environment)
-        self.sampler = TaskSampler(list_tasks(config.environment, config.environment.split), config.seed)
+        tasks = list_tasks(config.environment, config.environment.split)
+        self.sampler = TaskSampler(tasks, config.seed, config.environment.shuffle_window)
         if sampler_state is not None:
             self.sampler.restore(sampler_state)
         self.workers: list[ActorHandle] = []

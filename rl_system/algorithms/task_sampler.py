@@ -1,5 +1,8 @@
 """Which task a group is started for: every task once an epoch, in an order fixed by the seed.
 
+Tasks are shuffled as a whole, or in windows: a split whose tasks come in a fixed mix of kinds then keeps that mix in every
+window, and rewards of successive steps can be compared.
+
 Invariant: the order depends on the seed, the epoch and the tasks alone, so a resumed run goes on where it stopped.
 """
 
@@ -14,11 +17,14 @@ from rl_system.records import Task
 
 
 class TaskSampler:
-    def __init__(self, tasks: list[Task], seed: int) -> None:
+    """window: consecutive tasks that stay together; they are shuffled among themselves, and windows among each other."""
+
+    def __init__(self, tasks: list[Task], seed: int, window: int | None = None) -> None:
         if not tasks:
             raise ValueError("task sampler: there are no tasks")
         self.tasks = tasks
         self.seed = seed
+        self.window = window or len(tasks)
         self.epoch = 0
         self.position = 0
         self._again: list[Task] = []
@@ -29,10 +35,16 @@ class TaskSampler:
             return self._again.pop(0)
         if self.position == len(self.tasks):
             self.epoch, self.position = self.epoch + 1, 0
-        order = np.random.default_rng((self.seed, self.epoch)).permutation(len(self.tasks))
-        task = self.tasks[order[self.position]]
+        task = self.tasks[self._order()[self.position]]
         self.position += 1
         return task
+
+    def _order(self) -> np.ndarray:
+        """This epoch's order of the tasks, as indices."""
+        random = np.random.default_rng((self.seed, self.epoch))
+        count = len(self.tasks)
+        windows = [np.arange(start, min(start + self.window, count)) for start in range(0, count, self.window)]
+        return np.concatenate([random.permutation(windows[i]) for i in random.permutation(len(windows))])
 
     def put_back(self, tasks: list[Task]) -> None:
         """Tasks whose groups were started but never finished; they are given out again before any other."""

@@ -37,6 +37,8 @@ class EnvironmentConfig(Section):
     name: str = "tau2"
     domain: str = "mock"
     split: str = "train"
+    shuffle_window: int | None = Field(None, ge=1)
+    """Consecutive tasks of the split that stay together when tasks are shuffled; None: the whole split."""
     user: UserConfig = UserConfig()
     concurrency: int = Field(32, ge=1)
     """Episodes that run at once."""

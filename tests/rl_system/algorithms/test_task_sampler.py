@@ -38,3 +38,13 @@ def test_a_checkpoint_of_other_tasks_is_refused():
     state = TaskSampler(tasks(5), seed=0).state()
     with pytest.raises(UserError, match="5 tasks"):
         TaskSampler(tasks(6), seed=0).restore(state)
+
+
+def test_in_windows_every_stretch_keeps_the_mix_and_every_task_still_comes_once():
+    sampler = TaskSampler(tasks(22), seed=5, window=4)
+    order = [int(sampler.next().task_id.removeprefix("task_")) for _ in range(22)]
+    assert sorted(order) == list(range(22)) and order != list(range(22))
+    positions = {task: position for position, task in enumerate(order)}
+    for start in range(0, 22, 4):
+        window = [positions[task] for task in range(start, min(start + 4, 22))]
+        assert max(window) - min(window) == len(window) - 1
