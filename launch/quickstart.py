@@ -54,7 +54,7 @@ def submit(cluster: LocalRay, run: list[str]) -> int:
     columns = shutil.get_terminal_size().columns
     following = subprocess.Popen(
         [cluster.ray, "job", "submit", "--submission-id", job, "--log-style=record", "--", "env",
-         f"COLUMNS={columns}", "--chdir", os.getcwd(), *run],
+         "--chdir", os.getcwd(), f"COLUMNS={columns}", *run],
         env=client, start_new_session=True,
     )  # fmt: skip
     try:
