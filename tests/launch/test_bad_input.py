@@ -17,13 +17,17 @@ CONFIG = Path(__file__).parents[2] / "configs" / "tau2_mock_cpu.yaml"
 def refusal(capsys, tmp_path, chat_model, monkeypatch):
     """Starts the default run with a tiny model and some overrides, and returns the message that it ends with."""
 
+    def too_late(*_, **__):
+        raise AssertionError("Ray was started before the mistake was found")
+
+    monkeypatch.setattr("ray.init", too_late)
+
     def start(*overrides: str) -> str:
         base = ["--config", str(CONFIG), "--model.path", str(chat_model), "--output", str(tmp_path)]
         code = train.main([*base, "--warm_start.enabled", "false", *overrides])
         captured = capsys.readouterr()
         assert code == 2, captured
         assert captured.err.startswith("error: ") and captured.err.count("\n") == 1 and "Traceback" not in captured.err
-        assert "ray" not in sys.modules or not sys.modules["ray"].is_initialized()
         return captured.err
 
     return start
