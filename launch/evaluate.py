@@ -31,7 +31,6 @@ from launch.command import run_command
 from rl_system.chat.agent import Limits, run_episode
 from rl_system.chat.renderer import Renderer
 from rl_system.chat.scripted import doing_nothing, gold, play_script
-from rl_system.config.environment import EnvironmentConfig
 from rl_system.config.load import build_config, read_yaml
 from rl_system.config.run import RunConfig
 from rl_system.records import Episode, Task, Turn
@@ -109,6 +108,8 @@ async def play_all(
     config: RunConfig, options: argparse.Namespace, tasks: list[Task], report: Callable[[Episode], None] | None
 ) -> list[Episode]:
     """All trials of all tasks, task by task; `report` is called for each as soon as it is over."""
+    from actors.engine.user_server import served_user
+
     slots = asyncio.Semaphore(config.environment.concurrency)
 
     async with (
@@ -125,20 +126,6 @@ async def play_all(
             return episode
 
         return await asyncio.gather(*(one(i, trial) for i in range(len(tasks)) for trial in range(options.trials)))
-
-
-@asynccontextmanager
-async def served_user(config: RunConfig) -> AsyncIterator[EnvironmentConfig]:
-    """The environment's configuration with an address for the user's model, which is served here if it has none yet."""
-    environment = config.environment
-    if environment.user.kind != "llm" or environment.user.api_base is not None:
-        yield environment
-        return
-    from actors.engine.user_server import UserServer
-
-    async with UserServer(environment.user, device=config.model.device) as address:
-        user = environment.user.model_copy(update={"api_base": address})
-        yield environment.model_copy(update={"user": user})
 
 
 def policy(config: RunConfig, options: argparse.Namespace) -> AbstractAsyncContextManager[Play]:

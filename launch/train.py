@@ -14,6 +14,7 @@ import contextlib
 import signal
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import yaml
 
@@ -23,6 +24,10 @@ from rl_system.config.run import RunConfig
 from rl_system.preflight import Preflight, preflight
 from rl_system.tracking.report import write_report
 from rl_system.tracking.tracker import Tracker
+from rl_system.training.complete_directory import remove_abandoned
+
+if TYPE_CHECKING:
+    from actors.cluster import Accelerators
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -72,8 +77,6 @@ def show(config: RunConfig, checked: Preflight) -> None:
 async def run(config: RunConfig, checked: Preflight) -> int:
     """The run from an empty cluster to its report. Returns the exit code."""
     from actors.cluster import Accelerators, connect, disconnect
-    from actors.engine.run_memory import remove_leftovers
-    from actors.run import Run
 
     stop = asyncio.Event()
     connect(config)
@@ -84,20 +87,32 @@ async def run(config: RunConfig, checked: Preflight) -> int:
         directory = config.directory
         directory.mkdir(parents=True, exist_ok=True)
         (directory / "config.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
+        remove_abandoned(directory / "checkpoints", older_than_s=0)  # what a killed save left; nobody else writes there
         # Actors run in other folders, perhaps on other nodes: from here on every path is absolute.
         config = config.model_copy(update={"output": config.output.absolute()})
-        resume_step = checked.resumed.step if checked.resumed else None
-        with Tracker(config, resume_step=resume_step) as tracker:
-            run = Run(config, checked.model_directory, checked.vocabulary, accelerators, tracker, checked.resumed)
-            try:
-                stopped = await until(stop, run.supervise())
-            finally:
-                await run.close()
-                remove_leftovers(directory)
+        stopped = await train(config, checked, accelerators, stop)
     finally:
         disconnect()
     print(f"{'stopped' if stopped else 'done'}: {directory}, report {write_report(directory)}")
     return STOPPED if stopped else 0
+
+
+async def train(config: RunConfig, checked: Preflight, accelerators: Accelerators, stop: asyncio.Event) -> bool:
+    """Train on `accelerators` until the run is done or `stop` is set; whether it was stopped. Leaves no actor behind."""
+    from actors.engine.run_memory import remove_leftovers
+    from actors.engine.user_server import served_user
+    from actors.run import Run
+
+    resume_step = checked.resumed.step if checked.resumed else None
+    async with served_user(config) as environment:
+        config = config.model_copy(update={"environment": environment})
+        with Tracker(config, resume_step=resume_step) as tracker:
+            run = Run(config, checked.model_directory, checked.vocabulary, accelerators, tracker, checked.resumed)
+            try:
+                return await until(stop, run.supervise())
+            finally:
+                await run.close()
+                remove_leftovers(config.directory)
 
 
 async def until(stop: asyncio.Event, work) -> bool:

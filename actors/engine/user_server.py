@@ -18,10 +18,12 @@ import sys
 import tempfile
 import urllib.error
 import urllib.request
+from collections.abc import AsyncIterator
 from pathlib import Path
 
-from rl_system.config.environment import UserConfig
+from rl_system.config.environment import EnvironmentConfig, UserConfig
 from rl_system.config.model import ModelConfig
+from rl_system.config.run import RunConfig
 from rl_system.errors import UserError
 from rl_system.training.loading import load_tokenizer
 from rl_system.training.prepared import model_directory
@@ -32,6 +34,18 @@ POLL_S = 0.5
 LOOPBACK = "127.0.0.1"
 CPU_CACHE_BYTES = 1 << 30
 """K/V cache of the user's engine on CPU: one dialogue of a few thousand tokens a request."""
+
+
+@contextlib.asynccontextmanager
+async def served_user(config: RunConfig) -> AsyncIterator[EnvironmentConfig]:
+    """The environment's configuration with an address for the user's model, which is served here if it has none yet."""
+    environment = config.environment
+    if environment.user.kind != "llm" or environment.user.api_base is not None:
+        yield environment
+        return
+    async with UserServer(environment.user, device=config.model.device) as address:
+        user = environment.user.model_copy(update={"api_base": address})
+        yield environment.model_copy(update={"user": user})
 
 
 class UserServer:
