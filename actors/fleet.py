@@ -53,6 +53,7 @@ class RolloutFleet:
         self._reports: dict[ActorHandle, dict[str, float]] = {}
         """The last statistics of every worker there ever was: what a broken one had done still counts."""
         self._replacing = asyncio.Lock()
+        self._closing = False
 
     async def start(self, version: int) -> None:
         """Start all workers on the parameters in the model directory, which are those of `version`."""
@@ -96,10 +97,11 @@ class RolloutFleet:
                     await self._replace(index, worker, error)
 
     async def close(self) -> None:
+        self._closing = True  # a worker that breaks because it is closed is not replaced
         closing = [asyncio.wait_for(worker.close.remote(), CLOSE_TIMEOUT_S) for worker in self.workers]
         for worker, result in zip(self.workers, await asyncio.gather(*closing, return_exceptions=True), strict=True):
             if isinstance(result, BaseException):
-                logger.warning("a rollout worker did not close: %s", result)
+                logger.warning("a rollout worker did not close: %s", type(result).__name__)
             ray.kill(worker)
         self.workers = []
 
@@ -124,7 +126,9 @@ class RolloutFleet:
         async with self._replacing:
             if self.workers[index] is not worker:
                 return {"seconds": 0.0, "paused_s": 0.0}  # replaced by somebody else, with the newest weights
-            logger.warning("rollout worker %d is replaced: %s", index, error)
+            if self._closing:
+                raise error
+            logger.warning("rollout worker %d is replaced: %s", index, last_line(error))
             ray.kill(worker)
             fresh = self._create(index)
             await self._ready(fresh)
@@ -137,3 +141,8 @@ class RolloutFleet:
             self.replaced += 1
             await self.announce(self.workers)
             return report
+
+
+def last_line(error: BaseException) -> str:
+    """What went wrong, without the actor's traceback that Ray puts before it."""
+    return (str(error).splitlines() or [type(error).__name__])[-1]

@@ -45,6 +45,9 @@ class LocalRay:
         self.slots = slots
         self.dashboard_port = dashboard_port or free_port(range(8265, 8365))
         self.port = free_port(GCS_PORTS)
+        # Ray's defaults for these two are fixed numbers, which a second cluster on the machine would not get.
+        self.agent_port = free_port(range(52365, 52465))
+        self.client_port = free_port(range(10100, 10200))
         self.directory = Path(tempfile.mkdtemp(prefix="rl-ray-", dir="/tmp"))  # sockets need a short path
         self.environment = os.environ | {
             # Ray listens on every interface: the token keeps others out. Clients find it in the environment alone.
@@ -74,6 +77,7 @@ class LocalRay:
             self.ray, "start", "--head", "--block", "--disable-usage-stats",
             f"--node-ip-address={NODE_ADDRESS}", f"--port={self.port}",
             f"--dashboard-host={LOOPBACK}", f"--dashboard-port={self.dashboard_port}",
+            f"--dashboard-agent-listen-port={self.agent_port}", f"--ray-client-server-port={self.client_port}",
             f"--temp-dir={self.directory}", f"--resources={json.dumps({'accelerator_slots': self.slots})}",
         ]  # fmt: skip
         with log.open("wb") as output:
@@ -82,7 +86,7 @@ class LocalRay:
                 command, env=self.environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
             )
         deadline = time.monotonic() + START_TIMEOUT_S
-        while is_free(self.dashboard_port):
+        while is_free(self.dashboard_port) or is_free(self.agent_port):  # the agent is who starts jobs
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise UserError(f"Ray did not start: {' '.join(log.read_text(errors='replace').split())[-600:]}")
             time.sleep(0.2)
@@ -90,7 +94,7 @@ class LocalRay:
     def stop(self) -> None:
         """End the cluster's processes, gently first."""
         if self._process is not None:
-            cluster = self._processes()
+            cluster = self.processes()
             self._process.terminate()  # `ray start --block` ends its children in order
             _, left = psutil.wait_procs(cluster, STOP_TIMEOUT_S)
             for process in left:
@@ -115,7 +119,7 @@ class LocalRay:
     def ray(self) -> str:
         return str(Path(sys.executable).with_name("ray"))
 
-    def _processes(self) -> list[psutil.Process]:
+    def processes(self) -> list[psutil.Process]:
         """`ray start` and everything below it, workers included."""
         found = {}
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -125,8 +129,13 @@ class LocalRay:
 
 
 def is_free(port: int) -> bool:
+    """Whether nobody listens on `port` of this machine's loopback addresses."""
+    return all(_refuses(address, port) for address in (LOOPBACK, NODE_ADDRESS))
+
+
+def _refuses(address: str, port: int) -> bool:
     with socket.socket() as probe:
-        return probe.connect_ex((LOOPBACK, port)) != 0
+        return probe.connect_ex((address, port)) != 0
 
 
 def free_port(candidates: range) -> int:

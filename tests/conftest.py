@@ -2,6 +2,11 @@
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
+
+# How fast an example is made says something about the machine, not about the code.
+settings.register_profile("shared machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("shared machine")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -40,14 +40,14 @@ def chat_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny_chat_model(tmp_path_factory.mktemp("chat_model"))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalRay]:
     """A real local Ray with token authentication; nothing of it may be left afterwards."""
     shared_memory = set(os.listdir("/dev/shm"))
     with LocalRay(slots=2) as running:
         yield running
-        processes = psutil.Process().children(recursive=True)
-    assert [process for process in processes if process.is_running() and process.status() != "zombie"] == []
+        processes = running.processes()
+    assert len(processes) > 5 and not any(psutil.pid_exists(process.pid) for process in processes)
     left = {name for name in set(os.listdir("/dev/shm")) - shared_memory if not name.startswith("sem.loky")}
     assert left == set()
     assert not running.directory.exists()
