@@ -29,8 +29,12 @@ JOB_STOP_WAIT_S = 60
 LOOPBACK = "127.0.0.1"
 NODE_ADDRESS = "127.0.0.2"
 """Also loopback. Ray replaces 127.0.0.1 and localhost by the machine's outer address, but no other."""
+# All below 10002, where the ports begin that Ray hands out to worker processes and refuses for anything else, or
+# above 19999, where they end.
 GCS_PORTS = range(6400, 6500)
-"""Below Ray's own range for worker processes, which refuses ports that it may hand out itself."""
+DASHBOARD_PORTS = range(8265, 8365)
+CLIENT_PORTS = range(9800, 9900)
+AGENT_PORTS = range(52365, 52465)
 
 
 class LocalRay:
@@ -43,11 +47,11 @@ class LocalRay:
                 "one"
             )
         self.slots = slots
-        self.dashboard_port = dashboard_port or free_port(range(8265, 8365))
+        self.dashboard_port = dashboard_port or free_port(DASHBOARD_PORTS)
         self.port = free_port(GCS_PORTS)
         # Ray's defaults for these two are fixed numbers, which a second cluster on the machine would not get.
-        self.agent_port = free_port(range(52365, 52465))
-        self.client_port = free_port(range(10100, 10200))
+        self.agent_port = free_port(AGENT_PORTS)
+        self.client_port = free_port(CLIENT_PORTS)
         self.directory = Path(tempfile.mkdtemp(prefix="rl-ray-", dir="/tmp"))  # sockets need a short path
         self.environment = os.environ | {
             # Ray listens on every interface: the token keeps others out. Clients find it in the environment alone.
