@@ -6,7 +6,6 @@ Wiring only. Loss weights are fixed over the whole batch before it is cut, so th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import ray
@@ -55,12 +54,12 @@ class Dispatcher:
             metrics=staleness_metrics(whole, version),
         )
 
-    def state(self) -> dict[str, Any]:
+    def waiting_groups(self) -> dict[int, list[Sequence]]:
         """Finished groups that no step has taken yet, for a checkpoint."""
-        return {"groups": dict(self.groups)}
+        return dict(self.groups)
 
-    def restore(self, state: dict[str, Any]) -> None:
-        self.groups = dict(state["groups"])
+    def restore(self, groups: dict[int, list[Sequence]]) -> None:
+        self.groups = dict(groups)
 
 
 def _put(step: TrainBatch, indices: np.ndarray) -> ray.ObjectRef:

@@ -293,7 +293,7 @@ class Run:
         # The pool is asked first: a group that ends in between is then in the ledger, and is not started again.
         pool = await self.pool.state.remote()
         controller = await self.controller.state.remote()
-        groups = await self.dispatcher.state.remote()
+        groups = await self.dispatcher.waiting_groups.remote()
         return RunState.collect(self.step, pool, controller, groups)
 
 
