@@ -211,15 +211,17 @@ class Run:
     async def supervise(self) -> None:
         """Run the main loop; fail at once when anything beside it fails, so that no error is ever waited out."""
         main = asyncio.create_task(train(self))
-        while not main.done():
-            await asyncio.wait({main, *self.background}, timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
-            for task in [task for task in self.background if task.done()]:
-                self.background.discard(task)
-                if task.cancelled() or task.exception() is not None:
-                    main.cancel()
-                    await asyncio.wait({main})
+        try:
+            while not main.done():
+                await asyncio.wait({main, *self.background}, timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
+                for task in [task for task in self.background if task.done()]:
+                    self.background.discard(task)
                     await task
-        await main
+            await main
+        finally:
+            # However this ends, nothing may go on using the actors that `close` is about to stop.
+            main.cancel()
+            await asyncio.gather(main, return_exceptions=True)
 
     async def close(self) -> None:
         """End every actor, whatever state the run is in, and give the accelerators back."""

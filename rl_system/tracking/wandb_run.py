@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import netrc
 import os
 import secrets
@@ -12,6 +14,8 @@ from typing import Any, Literal
 import wandb
 
 from rl_system.errors import UserError
+
+logger = logging.getLogger(__name__)
 
 Mode = Literal["auto", "online", "offline", "disabled"]
 OVER_TIME = ("reward/*", "eval/*")
@@ -73,4 +77,12 @@ class WandbRun:
         self._run.log(metrics)
 
     def close(self, *, failed: bool) -> None:
-        self._run.finish(exit_code=int(failed))
+        """Finish the W&B run. Where a signal to the whole process group ended W&B's own process first, what it had written
+        until then is in `wandb/`.
+        """
+        try:
+            self._run.finish(exit_code=int(failed))
+        except ConnectionError as error:
+            logger.warning("W&B ended before the run did (%s); its charts may lack the last steps", error)
+            with contextlib.suppress(ConnectionError):
+                wandb.teardown()  # or it would try once more when the interpreter ends
