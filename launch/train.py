@@ -41,20 +41,20 @@ def main(arguments: list[str] | None = None) -> int:
 
 def launch(options: argparse.Namespace, overrides: list[str]) -> int:
     config = load_config(options.config, overrides)
-    checked = prepare(config, resume=options.resume)
+    checked = prepare(config, resume=options.resume, warm_start=not options.dry_run)
     if options.dry_run:
         show(config, checked)
         return 0
     return asyncio.run(run(config, checked))
 
 
-def prepare(config: RunConfig, *, resume: bool) -> Preflight:
-    """Check everything that can be checked now; make the warm-started model first where one is asked for."""
+def prepare(config: RunConfig, *, resume: bool, warm_start: bool) -> Preflight:
+    """Check everything that can be checked now. warm_start: make the model that `warm_start.enabled` asks for."""
     from actors.engine.cache_size import require_cache
 
     checked = preflight(config, resume=resume)
     require_cache(checked.model_directory, config)
-    if config.warm_start.enabled and checked.resumed is None:
+    if warm_start and config.warm_start.enabled and checked.resumed is None:
         from rl_system.training.warm_start import ensure_warm_start
 
         directory = ensure_warm_start(config)
