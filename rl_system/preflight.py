@@ -20,7 +20,7 @@ from rl_system.config.run import RunConfig
 from rl_system.errors import UserError
 from rl_system.executor.models import check_supported
 from rl_system.records import Task
-from rl_system.training.checkpoint_directory import latest_checkpoint, open_checkpoint
+from rl_system.training.checkpoint_directory import MODEL, latest_checkpoint, open_checkpoint
 from rl_system.training.loading import check_context, load_tokenizer
 from rl_system.training.prepared import model_directory
 from rl_system.training.run_state import RunState
@@ -63,7 +63,7 @@ def preflight(config: RunConfig, *, resume: bool = False) -> Preflight:
     memory = check_memory(config, directory)
     resumed = find_state(config, resume)
     if resumed is not None:
-        directory = resumed.path / "model"
+        directory = resumed.path / MODEL
     return Preflight(
         model_directory=directory,
         vocabulary=model.get_text_config().vocab_size,
@@ -77,9 +77,7 @@ def preflight(config: RunConfig, *, resume: bool = False) -> Preflight:
 
 def check_prompts(config: RunConfig, tasks: list[Task]) -> int:
     """Longest first prompt of `tasks`, in tokens. UserError where it leaves no room for an answer."""
-    renderer = Renderer(
-        load_tokenizer(config.model), tool_format=config.model.tool_format, chat_template=config.model.chat_template
-    )
+    renderer = Renderer(load_tokenizer(config.model), tool_format=config.model.tool_format)
     longest = 0
     for task in tasks:
         environment = make_environment(config.environment, task)

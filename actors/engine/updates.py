@@ -21,11 +21,12 @@ from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from actors.engine.errors import WeightsRejected
-from actors.engine.weight_file import SAFETENSORS_DTYPES
 from rl_system.training.weights import weights_checksum
 
 Shapes = dict[str, tuple[int, ...]]
 
+WEIGHT_DTYPES = ("float64", "float32", "float16", "bfloat16")
+"""numpy's names of the dtypes that parameters may have (bfloat16: that of ml_dtypes)."""
 OUTPUT_HEAD = "lm_head.weight"
 """May be in a checkpoint or not where it is tied to the embedding."""
 
@@ -67,9 +68,9 @@ def check_shapes(sent: Mapping[str, tuple[int, ...]], expected: Shapes) -> None:
 def check_arrays(arrays: Mapping[str, np.ndarray], expected: Shapes) -> None:
     """Refuse arrays that are not the model's parameters, or that the engine's file cannot hold."""
     check_shapes({name: array.shape for name, array in arrays.items()}, expected)
-    foreign = sorted({array.dtype.name for array in arrays.values()} - SAFETENSORS_DTYPES.keys())
+    foreign = sorted({array.dtype.name for array in arrays.values()} - set(WEIGHT_DTYPES))
     if foreign:
-        raise WeightsRejected(f"weights of dtype {foreign} cannot be sent; use one of {list(SAFETENSORS_DTYPES)}")
+        raise WeightsRejected(f"weights of dtype {foreign} cannot be sent; use one of {list(WEIGHT_DTYPES)}")
 
 
 def check_sum(chunks: Sequence[Mapping[str, np.ndarray]], sent: str) -> None:

@@ -11,7 +11,6 @@ that needs it runs; what a killed worker left is removed with the next update.
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,12 +20,10 @@ import numpy as np
 
 from actors.engine.run_memory import locked
 from rl_system.errors import UserError
+from rl_system.training.model_files import write_safetensors
 
 SUFFIX = ".safetensors"
 UNFINISHED = ".part"
-
-SAFETENSORS_DTYPES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16"}
-"""numpy's name of a dtype (bfloat16: that of ml_dtypes) to that of the file format."""
 
 
 @contextmanager
@@ -52,22 +49,6 @@ def weight_file(directory: Path, name: str, arrays: Mapping[str, np.ndarray], ti
         with locked(directory, timeout_s):
             os.close(reader)
             _remove_unread(directory)
-
-
-def write_safetensors(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write `arrays` without a second copy in memory (the format: header length, JSON header, raw data)."""
-    header: dict[str, dict] = {}
-    offset = 0
-    for name, array in arrays.items():
-        dtype = SAFETENSORS_DTYPES[array.dtype.name]
-        header[name] = {"dtype": dtype, "shape": list(array.shape), "data_offsets": [offset, offset + array.nbytes]}
-        offset += array.nbytes
-    encoded = json.dumps(header).encode()
-    encoded += b" " * (-len(encoded) % 8)
-    with path.open("wb") as file:
-        file.write(len(encoded).to_bytes(8, "little") + encoded)
-        for array in arrays.values():
-            file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 
 
 def _remove_unread(directory: Path, keep: Path | None = None) -> None:

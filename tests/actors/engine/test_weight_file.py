@@ -13,8 +13,9 @@ from safetensors import safe_open
 
 from actors.engine.errors import WeightsRejected
 from actors.engine.run_memory import locked
-from actors.engine.weight_file import weight_file, write_safetensors
+from actors.engine.weight_file import weight_file
 from rl_system.errors import UserError
+from rl_system.training.model_files import write_safetensors
 
 ARRAYS = {
     "a.weight": np.arange(12, dtype=np.float32).reshape(3, 4),
