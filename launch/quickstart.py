@@ -74,7 +74,9 @@ def step(name: str, command: list[str], *, unless: bool = False, quiet: bool = F
     if unless:
         return
     say(name)
-    done = subprocess.run(command, stdout=subprocess.DEVNULL if quiet else None, check=False)
+    # Unbuffered: progress is seen as it happens, also through a pipe.
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    done = subprocess.run(command, env=environment, stdout=subprocess.DEVNULL if quiet else None, check=False)
     if done.returncode:
         sys.exit(done.returncode)
 

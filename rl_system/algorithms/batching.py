@@ -26,16 +26,19 @@ def minibatches(batch: TrainBatch, count: int) -> list[TrainBatch]:
     return [batch.take(np.flatnonzero(np.isin(batch.group_ids, ids))) for ids in dealt]
 
 
-PROBE_TOKENS = 64
+PROBE_TOKENS = 128
 
 
 def probe_of(batch: TrainBatch) -> TrainBatch:
     """A short text to compare two implementations of a policy on: the last tokens of the batch's first sequence, alone.
 
-    All but the first of them count as trained, so that `logprobs` covers them.
+    Those of them that a policy sampled count as trained, so that `logprobs` covers them. The first of all never does:
+    nothing predicts it. Tokens that no policy would sample stay out, as rounding grows with how unlikely a token is.
     """
     end = int(batch.offsets[1])
-    token_ids = batch.token_ids[max(end - PROBE_TOKENS, 0) : end]
+    window = slice(max(end - PROBE_TOKENS, 0), end)
+    trained = batch.trained[window].copy()
+    trained[0] = False
+    token_ids = batch.token_ids[window]
     zeros = np.zeros(len(token_ids), np.float32)
-    trained = np.arange(len(token_ids)) > 0
     return TrainBatch.of([Sequence(token_ids, trained, zeros, np.where(trained, 0, NO_VERSION), zeros, zeros)])

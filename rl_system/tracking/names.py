@@ -68,7 +68,7 @@ METRICS: dict[str, str] = {
     "rollout/truncated_share": "Episodes cut short by a budget.",
     "rollout/failed_share": "Episodes lost to a broken environment or worker; never scored.",
     "rollout/ended/*": "Share of episodes that ended so.",
-    "rollout/logprob_gap": "Largest difference of the engine's and the trainer's logprobs after a weight update.",
+    "rollout/logprob_gap": "Largest difference of engine's and trainer's logprobs of sampled tokens after an update, nats.",
     "rollout/prefix_hit_share": "Prompt tokens that the engines found in their prefix cache.",
     "rollout/worker_replacements": "Rollout workers that broke and were replaced so far.",
     "rollout/tool_share": "Share of the running episodes' time spent outside the engines.",
