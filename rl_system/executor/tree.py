@@ -125,7 +125,8 @@ class TreeExecutor:
     def push_trunk(self, block: Block, inputs: BlockInputs) -> None:
         """Write the trunk's keys and values to the stack, without graph."""
         nothing = inputs.predicting[:0]
-        block_pass = BlockPass(trunk_plan(block), self.stack, self.kernel, block.attach, block.trunk, nothing)
+        plan = trunk_plan(block, self.kernel.causal_rows)
+        block_pass = BlockPass(plan, self.stack, self.kernel, block.attach, block.trunk, nothing)
         rows = slice(0, block.trunk)
         with torch.no_grad():
             self._model(inputs.token_ids[rows], inputs.positions[rows], block_pass)
@@ -133,7 +134,7 @@ class TreeExecutor:
     def run_block(self, block: Block, inputs: BlockInputs, push: bool) -> tuple[BlockPass, Tensor]:
         """A pass over the whole block: hidden states of its distinct predicting rows [rows, hidden size]."""
         write_at = block.attach if push else None
-        plan = attention_plan(block)
+        plan = attention_plan(block, self.kernel.causal_rows)
         block_pass = BlockPass(plan, self.stack, self.kernel, write_at, block.trunk, inputs.predicting)
         return block_pass, self._model(inputs.token_ids, inputs.positions, block_pass)
 

@@ -40,22 +40,17 @@ class AttentionPlan:
     levels: tuple[tuple[Call, ...], ...]
 
 
-def attention_plan(block: Block) -> AttentionPlan:
-    """Calls of a whole block."""
-    return _plan(block.length, block.parent, block.attach)
+def attention_plan(block: Block, causal_rows: int | None = None) -> AttentionPlan:
+    """Calls of a whole block. causal_rows: most rows of a causal call; None for no limit."""
+    return _plan(block.length, block.parent, block.attach, causal_rows)
 
 
-def trunk_plan(block: Block) -> AttentionPlan:
+def trunk_plan(block: Block, causal_rows: int | None = None) -> AttentionPlan:
     """Calls of the trunk alone, the block's leading rows."""
-    return chain_plan(block.trunk, block.attach)
+    return _plan(np.array([block.trunk]), np.array([-1]), block.attach, causal_rows)
 
 
-def chain_plan(tokens: int, attach: int = 0) -> AttentionPlan:
-    """Calls of one stretch of a path below `attach` rows."""
-    return _plan(np.array([tokens]), np.array([-1]), attach)
-
-
-def _plan(length: np.ndarray, parent: np.ndarray, attach: int) -> AttentionPlan:
+def _plan(length: np.ndarray, parent: np.ndarray, attach: int, causal_rows: int | None) -> AttentionPlan:
     stop = np.cumsum(length)
     start = stop - length
     end = stop.copy()
@@ -80,7 +75,8 @@ def _plan(length: np.ndarray, parent: np.ndarray, attach: int) -> AttentionPlan:
             hung[up] = Call(first, int(end[index]), int(chain_start[up]), int(stop[up]))
 
     tokens = int(stop[-1])
-    levels: list[list[Call]] = [causal]
+    causal, strips = _cut(causal, causal_rows or tokens)
+    levels: list[list[Call]] = [causal, strips] if strips else [causal]
     if attach:
         levels.append([Call(0, tokens, 0, attach, path=True)])
     by_level: dict[int, list[Call]] = {}
@@ -88,3 +84,12 @@ def _plan(length: np.ndarray, parent: np.ndarray, attach: int) -> AttentionPlan:
         by_level.setdefault(int(level[up]), []).append(call)
     levels += [sorted(by_level[each], key=lambda call: call.q0) for each in sorted(by_level)]
     return AttentionPlan(tokens, tuple(tuple(calls) for calls in levels))
+
+
+def _cut(causal: list[Call], rows: int) -> tuple[list[Call], list[Call]]:
+    """Causal calls as causal calls of at most `rows` rows, and plain ones of those rows with the chain's keys before."""
+    starts = [(chain, at) for chain in causal for at in range(chain.q0, chain.q1, rows)]
+    ends = [min(at + rows, chain.q1) for chain, at in starts]
+    diagonal = [Call(at, end, at, end, causal=True) for (_, at), end in zip(starts, ends, strict=True)]
+    strips = [Call(at, end, chain.q0, at) for (chain, at), end in zip(starts, ends, strict=True) if at > chain.q0]
+    return diagonal, strips

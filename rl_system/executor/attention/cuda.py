@@ -19,6 +19,8 @@ HALF = (torch.bfloat16, torch.float16)
 class CudaFlashKernel:
     """operators: where `_flash_attention_forward` and `_flash_attention_backward` are looked up."""
 
+    causal_rows = None
+
     def __init__(self, operators: Any = torch.ops.aten) -> None:
         self.operators = operators
 

@@ -16,14 +16,14 @@ from tests.rl_system.trees import multi_turn, nested, random_batches
 
 
 @settings(max_examples=150, deadline=None)
-@given(random_batches(), st.integers(0, 12))
-def test_each_row_meets_itself_and_every_ancestor_exactly_once(batch, block_tokens):
+@given(random_batches(), st.integers(0, 12), st.sampled_from([None, 1, 2, 3]))
+def test_each_row_meets_itself_and_every_ancestor_exactly_once(batch, block_tokens, causal_rows):
     tree = build_tree(batch)
     for block in plan_blocks(needed_nodes(batch, tree), block_tokens).blocks:
         rows = block.rows()
         met = np.zeros((len(rows), len(rows)), int)
         path = np.zeros(len(rows), int)
-        plan = attention_plan(block)
+        plan = attention_plan(block, causal_rows)
         for calls in plan.levels:
             assert all(a.q1 <= b.q0 for a, b in zip(calls[:-1], calls[1:], strict=True))
             for call in calls:
@@ -32,6 +32,7 @@ def test_each_row_meets_itself_and_every_ancestor_exactly_once(batch, block_toke
                     path[call.q0 : call.q1] += call.k1
                 elif call.causal:
                     size = call.q1 - call.q0
+                    assert size <= (causal_rows or size)
                     met[call.q0 : call.q1, call.k0 : call.k1] += np.tril(np.ones((size, size), int))
                 else:
                     met[call.q0 : call.q1, call.k0 : call.k1] += 1
