@@ -8,6 +8,7 @@ are added here.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -83,34 +84,34 @@ def _keys(call: Call, k: Tensor, v: Tensor, block_pass: BlockPass, layer: int) -
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, block_pass: BlockPass, layer: int, scale: float) -> tuple[Tensor, Tensor]:
     first, *more = block_pass.plan.levels
-    out, lse = _level(first, q, k, v, block_pass, layer, scale)
+    out, lse = _joined(_level(first, q, k, v, block_pass, layer, scale))
     if not more:
         return out, lse
     merged = out.to(torch.promote_types(out.dtype, torch.float32))
     for calls in more:
+        parts = _level(calls, q, k, v, block_pass, layer, scale)
         for run in _adjacent(calls):
-            part, part_lse = _level(run, q, k, v, block_pass, layer, scale)
             rows = slice(run[0].q0, run[-1].q1)
-            _merge(merged[:, :, rows], lse[:, :, rows], part, part_lse)
+            _merge(merged[:, :, rows], lse[:, :, rows], *_joined([next(parts) for _ in run]))
     return merged.to(q.dtype), lse
 
 
 def _level(
-    calls: list[Call], q: Tensor, k: Tensor, v: Tensor, block_pass: BlockPass, layer: int, scale: float
-) -> tuple[Tensor, Tensor]:
-    """out [1, heads, rows, head size] and lse of calls whose queries follow each other without a gap."""
-    parts = [
-        block_pass.kernel.forward(
-            q[:, :, call.q0 : call.q1], *_keys(call, k, v, block_pass, layer), call.causal, scale
-        )
-        for call in calls
-    ]
-    if len(parts) == 1:
-        return parts[0]
+    calls: tuple[Call, ...], q: Tensor, k: Tensor, v: Tensor, block_pass: BlockPass, layer: int, scale: float
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """out [1, heads, rows, head size] and lse of every call of a level."""
+    inputs = ((q[:, :, call.q0 : call.q1], *_keys(call, k, v, block_pass, layer)) for call in calls)
+    return block_pass.kernel.forward(inputs, calls[0].causal, scale)
+
+
+def _joined(parts: Iterable[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """out and lse of calls whose queries follow each other without a gap."""
+    outs, lses = zip(*parts, strict=True)
+    if len(outs) == 1:
+        return outs[0], lses[0]
     # Concatenated in the kernels' own layout, [rows, heads, head size].
-    out = torch.cat([part[0].transpose(1, 2) for part in parts], dim=1).transpose(1, 2)
-    lse = torch.cat([part[1].transpose(1, 2) for part in parts], dim=1).transpose(1, 2)
-    return out, lse
+    out = torch.cat([each.transpose(1, 2) for each in outs], dim=1).transpose(1, 2)
+    return out, torch.cat([each.transpose(1, 2) for each in lses], dim=1).transpose(1, 2)
 
 
 def _adjacent(calls: tuple[Call, ...]) -> list[list[Call]]:
@@ -149,23 +150,24 @@ def _backward(
         grad_k[:, :, trunk] = block_pass.received[layer, 0].transpose(0, 1)
         grad_v[:, :, trunk] = block_pass.received[layer, 1].transpose(0, 1)
     for calls in block_pass.plan.levels:
-        for call in calls:
-            rows, keys = slice(call.q0, call.q1), slice(call.k0, call.k1)
-            part_q, part_k, part_v = block_pass.kernel.backward(
-                grad_out[:, :, rows],
-                q[:, :, rows],
+        inputs = (
+            (
+                grad_out[:, :, call.q0 : call.q1],
+                q[:, :, call.q0 : call.q1],
                 *_keys(call, k, v, block_pass, layer),
-                out[:, :, rows],
-                lse[:, :, rows],
-                call.causal,
-                scale,
+                out[:, :, call.q0 : call.q1],
+                lse[:, :, call.q0 : call.q1],
             )
-            grad_q[:, :, rows] += part_q
+            for call in calls
+        )
+        parts = block_pass.kernel.backward(inputs, calls[0].causal, scale)
+        for call, (part_q, part_k, part_v) in zip(calls, parts, strict=True):
+            grad_q[:, :, call.q0 : call.q1] += part_q
             if call.path:
                 block_pass.stack.add_gradients(layer, call.k0, call.k1, part_k, part_v)
             else:
-                grad_k[:, :, keys] += part_k
-                grad_v[:, :, keys] += part_v
+                grad_k[:, :, call.k0 : call.k1] += part_k
+                grad_v[:, :, call.k0 : call.k1] += part_v
     return grad_q.to(q.dtype), grad_k.to(k.dtype), grad_v.to(v.dtype)
 
 

@@ -1,3 +1,5 @@
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -5,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rl_system.executor.attention.calls import attention_plan
-from rl_system.executor.attention.cuda import CudaFlashKernel
+from rl_system.executor.attention.cuda import FlashAttnKernel, TorchFlashKernel
 from rl_system.executor.attention.kernels import CpuFlashKernel, ReferenceKernel
 from rl_system.executor.workload import needed_nodes
 from rl_system.tree import build_tree
@@ -63,46 +65,97 @@ def test_the_cpu_kernel_agrees_with_the_definition_for_grouped_heads_and_any_str
         keys += 37
     q, k, v, grad = draw(queries, 4), draw(keys, 2), draw(keys, 2), draw(queries, 4)
     fast, slow = CpuFlashKernel(), ReferenceKernel()
-    out, lse = fast.forward(q, k, v, causal, 0.3)
-    for made, expected in zip((out, lse), slow.forward(q, k, v, causal, 0.3), strict=True):
+    ((out, lse),) = fast.forward([(q, k, v)], causal, 0.3)
+    for made, expected in zip((out, lse), *slow.forward([(q, k, v)], causal, 0.3), strict=True):
         torch.testing.assert_close(made, expected, rtol=1e-12, atol=1e-12)
     # Of a merged result: out and lse are not those of this call alone.
-    merged, merged_lse = out * 0.8, lse + 0.4
-    for made, expected in zip(
-        fast.backward(grad, q, k, v, merged, merged_lse, causal, 0.3),
-        slow.backward(grad, q, k, v, merged, merged_lse, causal, 0.3),
-        strict=True,
-    ):
+    call = (grad, q, k, v, out * 0.8, lse + 0.4)
+    for made, expected in zip(*fast.backward([call], causal, 0.3), *slow.backward([call], causal, 0.3), strict=True):
         torch.testing.assert_close(made, expected, rtol=1e-11, atol=1e-11)
 
 
 class VariableLengthOperators:
     """torch's variable-length flash operators, written out: what CUDA offers, with its layouts checked."""
 
+    def __init__(self) -> None:
+        self.launches = 0
+
     def _flash_attention_forward(self, q, k, v, q_offsets, k_offsets, most_q, most_k, dropout, causal, debug, *, scale):
-        self._check(q, k, v, q_offsets, k_offsets, most_q, most_k)
-        out, lse = ReferenceKernel().forward(*(x.transpose(0, 1)[None] for x in (q, k, v)), causal, scale)
-        return out[0].transpose(0, 1), lse[0], None, None, None
+        calls = self._calls(q_offsets, k_offsets, most_q, most_k, causal)
+        for x, offsets in ((q, q_offsets), (k, k_offsets), (v, k_offsets)):
+            assert x.dim() == 3 and x.is_contiguous() and int(offsets[-1]) == len(x)
+        parts = list(
+            ReferenceKernel().forward(((_rows(q, a), _rows(k, b), _rows(v, b)) for a, b in calls), causal, scale)
+        )
+        out = torch.cat([out[0].transpose(0, 1) for out, _ in parts])
+        return out, torch.cat([lse[0] for _, lse in parts], dim=1), None, None, None
 
     def _flash_attention_backward(
         self, grad, q, k, v, out, lse, q_offsets, k_offsets, most_q, most_k, dropout, causal, state, unused, *, scale
     ):
-        self._check(q, k, v, q_offsets, k_offsets, most_q, most_k)
+        calls = self._calls(q_offsets, k_offsets, most_q, most_k, causal)
         assert lse.shape == (q.shape[1], q.shape[0]) and lse.is_contiguous()
-        grad, q, k, v, out = (x.transpose(0, 1)[None] for x in (grad, q, k, v, out))
-        grads = ReferenceKernel().backward(grad, q, k, v, out, lse[None], causal, scale)
-        return tuple(x[0].transpose(0, 1) for x in grads)
+        inputs = (
+            (_rows(grad, a), _rows(q, a), _rows(k, b), _rows(v, b), _rows(out, a), lse[None, :, a]) for a, b in calls
+        )
+        grads = zip(*ReferenceKernel().backward(inputs, causal, scale), strict=True)
+        return tuple(torch.cat([x[0].transpose(0, 1) for x in parts]) for parts in grads)
 
-    def _check(self, q, k, v, q_offsets, k_offsets, most_q, most_k):
-        for x, offsets, most in ((q, q_offsets, most_q), (k, k_offsets, most_k), (v, k_offsets, most_k)):
-            assert x.dim() == 3 and x.is_contiguous()
-            assert offsets.dtype == torch.int32 and offsets.tolist() == [0, len(x)] and most == len(x)
+    def _calls(self, q_offsets, k_offsets, most_q, most_k, causal):
+        self.launches += 1
+        sides = []
+        for offsets, most in ((q_offsets, most_q), (k_offsets, most_k)):
+            assert offsets.dtype == torch.int32 and most == offsets.diff().max()
+            sides.append([slice(a, b) for a, b in itertools.pairwise(offsets.tolist())])
+        assert not causal or sides[0] == sides[1]
+        return list(zip(*sides, strict=True))
+
+
+class FlashAttnInterface:
+    """The functions of `flash_attn.flash_attn_interface` that are called, by the argument names of its release 2.8."""
+
+    def __init__(self) -> None:
+        self.operators = VariableLengthOperators()
+
+    def _flash_attn_varlen_forward(
+        self, q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p, softmax_scale, causal
+    ):
+        return self.operators._flash_attention_forward(
+            q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, 0.0, causal, False, scale=softmax_scale
+        )[:4]
+
+    def _flash_attn_varlen_backward(
+        self, dout, q, k, v, out, softmax_lse, dq, dk, dv, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k,
+        dropout_p, softmax_scale, causal, window_size_left, window_size_right, softcap, alibi_slopes, deterministic,
+    ):  # fmt: skip
+        assert (window_size_left, window_size_right, softcap, alibi_slopes) == (-1, -1, 0.0, None)
+        grads = self.operators._flash_attention_backward(
+            dout, q, k, v, out, softmax_lse, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, 0.0, causal,
+            None, None, scale=softmax_scale,
+        )  # fmt: skip
+        for place, grad in zip((dq, dk, dv), grads, strict=True):
+            place.copy_(grad)
+
+
+def _rows(x: torch.Tensor, rows: slice) -> torch.Tensor:
+    return x[rows].transpose(0, 1)[None]
 
 
 @pytest.mark.parametrize("block_tokens", [16, 0])
-def test_the_cuda_kernel_keeps_the_operators_calling_convention(monkeypatch, block_tokens):
+@pytest.mark.parametrize("flash_attn", [False, True])
+def test_the_cuda_kernels_keep_the_operators_calling_convention(monkeypatch, block_tokens, flash_attn):
     model, batch, loss = small_model(), multi_turn(2, 3), objective("ppo_clip")
     expected = step(model, batch, loss, method="tree", block_tokens=block_tokens)
-    kernel = CudaFlashKernel(VariableLengthOperators())
+    kernel = FlashAttnKernel(FlashAttnInterface()) if flash_attn else TorchFlashKernel(VariableLengthOperators())
     monkeypatch.setattr("rl_system.executor.make.CpuFlashKernel", lambda: kernel)
     assert_equal_steps(step(model, batch, loss, method="tree", block_tokens=block_tokens), expected, 1e-12)
+
+
+def test_a_level_of_a_block_is_one_launch_on_cuda(monkeypatch):
+    model, batch = small_model(), nested(40)
+    operators = VariableLengthOperators()
+    monkeypatch.setattr("rl_system.executor.make.CpuFlashKernel", lambda: TorchFlashKernel(operators))
+    step(model, batch, objective("ppo_clip"), method="tree", block_tokens=0)
+    (block,) = plan_blocks(needed_nodes(batch, build_tree(batch)), 0).blocks
+    levels = len(attention_plan(block).levels)
+    assert operators.launches == 2 * levels * model.config.num_hidden_layers
