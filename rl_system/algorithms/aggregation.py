@@ -6,6 +6,8 @@ or rank computes them; no partition and no number of ranks can change it.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -23,7 +25,7 @@ EPSILON = 1e-8
 
 def prepare_batch(batch: TrainBatch, config: AlgorithmConfig, version: int | None = None) -> TrainBatch:
     """Everything that must see the whole step, in order: the staleness mask, batch normalisation of advantages, loss
-    weights.
+    weights. Where a critic has yet to turn returns into advantages, the trainers normalise them after it.
 
     version: of the policy that will be trained on it; needed for the staleness mask.
     """
@@ -31,12 +33,16 @@ def prepare_batch(batch: TrainBatch, config: AlgorithmConfig, version: int | Non
         if version is None:
             raise ValueError("algorithm.mask_staleness_above is set: prepare_batch needs the policy version")
         batch = mask_stale(batch, version - config.mask_staleness_above)
-    normalise = config.normalise_batch
-    if normalise is None:
-        normalise = registry.find("advantages", config.advantage).normalise_batch
-    if normalise:
-        batch = normalise_advantages(batch)
+    if normalises_batch(config) and not registry.find("advantages", config.advantage).critic:
+        batch = normalise_advantages([batch])[0]
     return set_loss_weights(batch, config.aggregation, config.constant_length)
+
+
+def normalises_batch(config: AlgorithmConfig) -> bool:
+    """What `algorithm.normalise_batch` says, or, where it says nothing, the estimator."""
+    if config.normalise_batch is not None:
+        return config.normalise_batch
+    return registry.find("advantages", config.advantage).normalise_batch
 
 
 def mask_stale(batch: TrainBatch, oldest: int) -> TrainBatch:
@@ -50,17 +56,26 @@ def mask_stale(batch: TrainBatch, oldest: int) -> TrainBatch:
     return replace(batch, weights=np.where(masked[sequence], 0.0, batch.weights))
 
 
-def normalise_advantages(batch: TrainBatch) -> TrainBatch:
-    """Advantages with mean 0 and (population) deviation 1 over the trained, unmasked tokens of the step; a new record.
+def normalise_advantages(
+    parts: Sequence[TrainBatch], over_ranks: Callable[[list[float]], list[float]] = list
+) -> list[TrainBatch]:
+    """`parts` of one step with advantages of mean 0 and (population) deviation 1 over the trained, unmasked tokens of
+    all of them; new records.
 
-    REINFORCE++ (arXiv 2501.03262, section 3). Where all are equal they become 0.
+    REINFORCE++ (arXiv 2501.03262, section 3). Where all are equal they become 0. over_ranks: adds numbers up over the
+    ranks where each has some of the parts; called twice, also by a rank that has none.
     """
-    active = _active(batch)
-    if not active.any():
-        return batch
-    values = batch.advantages[active].astype(np.float64)
-    scaled = (batch.advantages - values.mean()) / (values.std() + EPSILON)
-    return replace(batch, advantages=np.where(active, scaled, batch.advantages).astype(batch.advantages.dtype))
+    values = np.concatenate([part.advantages[_active(part)] for part in parts] or [np.empty(0)]).astype(np.float64)
+    total, count = over_ranks([float(values.sum()), float(len(values))])
+    mean = total / max(count, 1.0)
+    (squares,) = over_ranks([float(np.square(values - mean).sum())])
+    deviation = math.sqrt(squares / max(count, 1.0))
+
+    def normalised(part: TrainBatch) -> TrainBatch:
+        scaled = (part.advantages.astype(np.float64) - mean) / (deviation + EPSILON)
+        return replace(part, advantages=np.where(_active(part), scaled, part.advantages).astype(np.float32))
+
+    return [normalised(part) for part in parts]
 
 
 def set_loss_weights(batch: TrainBatch, aggregation: Aggregation, constant_length: int | None = None) -> TrainBatch:

@@ -1,8 +1,11 @@
 """Advantages and returns from a critic's values: generalised advantage estimation (arXiv 1506.02438, eq. 16).
 
 Time runs over the *sampled* tokens of a sequence; what the environment wrote in between is part of the next state.
-The value at a token is that of the state before it was sampled; the episode's reward arrives with the last sampled
-token.
+The value at a token is that of the state before it was sampled.
+
+Until then a batch carries returns in place of advantages: at each token what its sequence earns from there on,
+undiscounted, after credit to turns and charges such as a divergence. The reward of a token is what its return exceeds
+the next one's by. Where an episode goes on in another sequence, the last token's return stands for all that follows.
 """
 
 from __future__ import annotations
@@ -11,7 +14,14 @@ from dataclasses import replace
 
 import numpy as np
 
+from rl_system.algorithms import registry
+from rl_system.config.algorithm import AlgorithmConfig
 from rl_system.records import TrainBatch
+
+
+def needs_critic(config: AlgorithmConfig) -> bool:
+    """Whether the advantages rest on a critic's values."""
+    return registry.find("advantages", config.advantage).critic
 
 
 def generalised_advantages(
@@ -32,18 +42,18 @@ def generalised_advantages(
     return advantages, advantages + values
 
 
-def with_gae(batch: TrainBatch, rewards: np.ndarray, discount: float = 1.0, decay: float = 0.95) -> TrainBatch:
-    """`batch`, which carries values, with advantages and returns. rewards: [sequences], earned at each one's end."""
+def with_gae(batch: TrainBatch, discount: float = 1.0, decay: float = 0.95) -> TrainBatch:
+    """`batch`, which carries values, and returns as its advantages, with advantages and the critic's targets.
+
+    Sequences are whole wherever a batch is cut, so this may be done on any part.
+    """
     if batch.values is None:
         raise ValueError("generalised advantages need the critic's values in the batch")
     advantages = np.zeros(batch.sequence_tokens, np.float32)
-    returns = np.zeros(batch.sequence_tokens, np.float32)
-    for index, (begin, end) in enumerate(zip(batch.offsets[:-1], batch.offsets[1:], strict=True)):
+    targets = np.zeros(batch.sequence_tokens, np.float32)
+    for begin, end in zip(batch.offsets[:-1], batch.offsets[1:], strict=True):
         sampled = begin + np.flatnonzero(batch.trained[begin:end])
-        if len(sampled):
-            earned = np.zeros(len(sampled))
-            earned[-1] = rewards[index]
-            advantages[sampled], returns[sampled] = generalised_advantages(
-                earned, batch.values[sampled], discount, decay
-            )
-    return replace(batch, advantages=advantages, returns=returns)
+        earned = batch.advantages[sampled].astype(np.float64)
+        rewards = earned - np.append(earned[1:], 0.0)[: len(earned)]
+        advantages[sampled], targets[sampled] = generalised_advantages(rewards, batch.values[sampled], discount, decay)
+    return replace(batch, advantages=advantages, returns=targets)

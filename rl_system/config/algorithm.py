@@ -3,6 +3,7 @@ from typing import Literal
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from rl_system.algorithms import registry
+from rl_system.config.critic import CriticConfig
 from rl_system.config.section import Section
 
 Treatment = Literal["as_is", "zero_reward", "mask"]
@@ -14,14 +15,16 @@ class AlgorithmConfig(Section):
     advantage: str = "grpo"
     """Advantage estimator, by its name in `rl_system.algorithms.advantages`."""
     normalise_batch: bool | None = None
-    """Bring the advantages of a step to mean 0 and deviation 1 over its trained tokens, after the groups. None: as the
-    estimator's paper does it."""
+    """Bring the advantages of a step to mean 0 and deviation 1 over its trained tokens, after the groups. None: as is
+    usual with the estimator."""
     drop_zero_signal: bool = True
     """Drop groups whose members all earned the same, where the estimator compares members."""
     credit: Literal["last", "spread"] = "last"
     """Where in an episode its advantage is earned: at the last turn, or in equal parts at every turn."""
     turn_discount: float = Field(1.0, gt=0, le=1)
     """A turn is credited with what is earned from it on, discounted by this for each turn in between."""
+    critic: CriticConfig = CriticConfig()
+    """Only where the advantage estimator needs one."""
 
     objective: str = "decoupled_ppo"
     """Objective, by its name in `rl_system.algorithms.objectives`."""
@@ -105,6 +108,8 @@ class AlgorithmConfig(Section):
                 "algorithm.kl_estimator is 'k1' with algorithm.kl_in 'loss': the gradient of k1 is zero on average, "
                 "so it would only add noise; use k2 or k3 in the loss, or k1 in the reward"
             )
+        if registry.find("advantages", self.advantage).critic:
+            self._critic_agrees()
         if self.length_penalty and self.length_penalty_full <= self.length_penalty_start:
             raise ValueError(
                 f"algorithm.length_penalty_full is {self.length_penalty_full}, not above "
@@ -122,3 +127,16 @@ class AlgorithmConfig(Section):
                 f"{self.behaviour_cap}: every token would be masked; use a floor below 1 and a cap above 1"
             )
         return self
+
+    def _critic_agrees(self) -> None:
+        """Raises ValueError for settings that a critic makes meaningless."""
+        if self.turn_discount != 1:
+            raise ValueError(
+                f"algorithm.turn_discount is {self.turn_discount}, but algorithm.advantage {self.advantage!r} lets a "
+                "critic say what each token was worth; leave it at 1 and discount by algorithm.critic.discount"
+            )
+        if self.objective == "sft":
+            raise ValueError(
+                f"algorithm.advantage is {self.advantage!r}, which trains a critic, but algorithm.objective 'sft' looks "
+                "at no advantage; use another objective, or the advantage 'reinforce_pp'"
+            )

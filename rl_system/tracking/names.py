@@ -40,6 +40,13 @@ METRICS: dict[str, str] = {
     "train/reference_kl": "Estimated KL divergence from the reference policy at trained tokens, nats.",
     "train/value_loss": "Mean squared error of the critic at trained tokens, halved and clipped.",
     "train/value_clip_fraction": "Share of trained tokens whose value change was clipped.",
+    "train/value_mean": "Mean value that the critic gave trained tokens before the update.",
+    "train/return_mean": "Mean return that the critic is trained towards: advantage before normalisation, plus value.",
+    "train/value_explained_variance": "1 - Var(return - value) / Var(return) before the update. 1: the critic foretells "
+    "returns; 0 or less: no better than a constant.",
+    "train/critic_grad_norm": "Norm of the critic's gradient before clipping, mean over the step's updates.",
+    "train/critic_learning_rate": "Learning rate of the critic's last update of the step.",
+    "train/critic_bad_steps": "Updates of the critic skipped so far because loss or gradient was not finite.",
     # How far what is trained on is from the policy that is trained
     "off_policy/staleness_mean": "Mean over trained tokens of the policy updates between sampling and training.",
     "off_policy/staleness_max": "Largest of the same; never above rollout.max_staleness.",
@@ -78,6 +85,7 @@ METRICS: dict[str, str] = {
     "queue/permits": "Groups that may be started before staleness would exceed its bound.",
     # Where time and hardware go
     "perf/train_s": "Seconds the update took, from batch in hand to the optimizer step done.",
+    "perf/critic_s": "Part of it spent on training the critic.",
     "perf/train_tokens_per_s": "Sequence tokens per second of the update; shared prefixes count in each.",
     "perf/train_unique_tokens_per_s": "Unique tokens trained per second of the update.",
     "perf/train_imbalance": "Slowest trainer's time over the mean of all; 1 is balanced.",

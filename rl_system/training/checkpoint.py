@@ -1,4 +1,5 @@
-"""The trainers' side of a checkpoint: parameters once, optimizer states by rank, and back on any number of ranks.
+"""The trainers' side of a checkpoint: parameters once, optimizer states by rank, and back on any number of ranks. Of the
+policy, and of the critic where there is one.
 
 States are kept as stretches of the flat parameter vector, whose layout does not depend on the number of ranks; a rank
 that loads takes from every file what falls into its own shares.
@@ -9,7 +10,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -18,7 +19,9 @@ from transformers import PreTrainedTokenizerBase
 
 from rl_system.errors import UserError
 from rl_system.training import complete_directory
+from rl_system.training.bad_steps import BadSteps
 from rl_system.training.checkpoint_directory import (
+    CRITIC,
     MODEL,
     OPTIMIZER,
     STATE,
@@ -27,11 +30,24 @@ from rl_system.training.checkpoint_directory import (
     step_directory,
     write_manifest,
 )
+from rl_system.training.flat_parameters import FlatParameters
 from rl_system.training.learner import Learner
-from rl_system.training.model_files import load_parameters, save_model, write_safetensors
+from rl_system.training.model_files import load_parameters, save_model, save_parameters, write_safetensors
+from rl_system.training.optimizer import ShardedAdamW
 from rl_system.training.weights import as_numpy
 
 RANDOM_STATE = "random_state"
+CRITIC_PREFIX = "critic_"
+"""Before the names of the files that hold the critic's optimizer states."""
+
+
+class Trained(Protocol):
+    """A model with its optimizer: the learner's policy, or its critic."""
+
+    model: torch.nn.Module
+    flat: FlatParameters
+    optimizer: ShardedAdamW
+    bad_steps: BadSteps
 
 
 def save_checkpoint(
@@ -84,25 +100,52 @@ def load_checkpoint(learner: Learner, checkpoint: Checkpoint) -> None:
     Raises UserError for a checkpoint of another model.
     """
     saved = checkpoint.learner
-    if saved["slots"] != _slots(learner) or saved["precision"] != _precision(learner):
+    if (saved["critic"] is None) != (learner.critic is None):
+        there, wanted = ("no critic", "one") if saved["critic"] is None else ("a critic", "none")
+        raise UserError(
+            f"checkpoint {checkpoint.path} holds {there}, but the configured algorithm.advantage needs {wanted}; resume "
+            "with the algorithm.advantage that it was written with"
+        )
+    for trained, record, _, _ in _parts(learner, saved):
+        _check(trained, record, checkpoint)
+    for trained, record, directory, prefix in _parts(learner, saved):
+        load_parameters(trained.model, checkpoint.path / directory)
+        _load_states(trained, record, checkpoint.path / OPTIMIZER, prefix)
+    if learner.ranks.rank < len(saved["shares"]):
+        with safe_open(checkpoint.path / OPTIMIZER / _file("", learner.ranks.rank), framework="pt") as file:
+            torch.set_rng_state(file.get_tensor(RANDOM_STATE))
+    learner.version = saved["version"]
+
+
+def _parts(learner: Learner, saved: dict[str, Any]) -> list[tuple[Trained, dict[str, Any], str, str]]:
+    """What there is to load, with its record, the directory of its parameters and the prefix of its state files."""
+    policy = [(learner, saved, MODEL, "")]
+    return policy if learner.critic is None else [*policy, (learner.critic, saved["critic"], CRITIC, CRITIC_PREFIX)]
+
+
+def _check(trained: Trained, saved: dict[str, Any], checkpoint: Checkpoint) -> None:
+    """Raises UserError unless `saved` is the record of such a model."""
+    slots, precision = _slots(trained), _precision(trained)
+    if saved["slots"] != slots or saved["precision"] != precision:
         raise UserError(
             f"checkpoint {checkpoint.path} was written for another model or model.dtype ({saved['precision'][0]}, "
-            f"{len(saved['slots'])} parameters) than the configured one ({_precision(learner)[0]}, "
-            f"{len(_slots(learner))} parameters); resume with the configuration that it was written with"
+            f"{len(saved['slots'])} parameters) than the configured one ({precision[0]}, {len(slots)} parameters); "
+            "resume with the configuration that it was written with"
         )
-    load_parameters(learner.model, checkpoint.path / MODEL)
-    optimizer = learner.optimizer
+
+
+def _load_states(trained: Trained, saved: dict[str, Any], directory: Path, prefix: str) -> None:
+    """Take from the files of all ranks there were what falls into this rank's shares."""
+    optimizer = trained.optimizer
     for rank, shares in enumerate(saved["shares"]):
-        with safe_open(checkpoint.path / OPTIMIZER / _file(rank), framework="pt") as file:
+        with safe_open(directory / _file(prefix, rank), framework="pt") as file:
             offset = 0
             for start, stop in shares:
                 for name, states in optimizer.states().items():
                     _copy_overlaps(file.get_slice(name), offset, slice(start, stop), states, optimizer.shares)
                 offset += stop - start
-            if rank == learner.ranks.rank:
-                torch.set_rng_state(file.get_tensor(RANDOM_STATE))
     optimizer.set_updates(saved["updates"])
-    learner.version, learner.bad_steps = saved["version"], saved["bad_steps"]
+    trained.bad_steps.total = saved["bad_steps"]
 
 
 def _copy_overlaps(saved: Any, offset: int, stretch: slice, states: torch.Tensor, shares: list[slice]) -> None:
@@ -118,11 +161,16 @@ def _copy_overlaps(saved: Any, offset: int, stretch: slice, states: torch.Tensor
 
 
 def _write_optimizer(learner: Learner, staging: Path) -> None:
-    directory = staging / OPTIMIZER
+    directory, rank = staging / OPTIMIZER, learner.ranks.rank
     directory.mkdir(exist_ok=True)
-    arrays = {name: as_numpy(states) for name, states in learner.optimizer.states().items()}
-    arrays[RANDOM_STATE] = np.asarray(torch.get_rng_state())
-    write_safetensors(directory / _file(learner.ranks.rank), arrays)
+    states = _states(learner) | {RANDOM_STATE: np.asarray(torch.get_rng_state())}
+    write_safetensors(directory / _file("", rank), states)
+    if learner.critic is not None:
+        write_safetensors(directory / _file(CRITIC_PREFIX, rank), _states(learner.critic))
+
+
+def _states(trained: Trained) -> dict[str, np.ndarray]:
+    return {name: as_numpy(states) for name, states in trained.optimizer.states().items()}
 
 
 def _write_rest(
@@ -130,33 +178,39 @@ def _write_rest(
 ) -> None:
     (staging / MODEL).mkdir()
     save_model(learner.model, tokenizer, staging / MODEL)
+    if learner.critic is not None:
+        (staging / CRITIC).mkdir()
+        save_parameters(learner.critic.model, staging / CRITIC)
     (staging / STATE).mkdir()
     for name, content in blobs.items():
         (staging / STATE / name).write_bytes(content)
 
 
 def _learner_state(learner: Learner, started_from: str) -> dict[str, Any]:
+    critic = None if learner.critic is None else _record(learner.critic)
+    return {"started_from": started_from, "version": learner.version, "critic": critic} | _record(learner)
+
+
+def _record(trained: Trained) -> dict[str, Any]:
+    """What the state files need to be read again: counters, and what lies where in them."""
+    flat = trained.flat
     return {
-        "started_from": started_from,
-        "version": learner.version,
-        "updates": learner.optimizer.updates,
-        "bad_steps": learner.bad_steps,
-        "slots": _slots(learner),
-        "precision": _precision(learner),
-        "shares": [
-            [[share.start, share.stop] for share in learner.flat.shares(rank)] for rank in range(learner.ranks.size)
-        ],
+        "updates": trained.optimizer.updates,
+        "bad_steps": trained.bad_steps.total,
+        "slots": _slots(trained),
+        "precision": _precision(trained),
+        "shares": [[[share.start, share.stop] for share in flat.shares(rank)] for rank in range(flat.shards)],
     }
 
 
-def _slots(learner: Learner) -> list[list]:
-    return [[slot.name, slot.start, slot.stop] for slot in learner.flat.slots]
+def _slots(trained: Trained) -> list[list]:
+    return [[slot.name, slot.start, slot.stop] for slot in trained.flat.slots]
 
 
-def _precision(learner: Learner) -> list[str]:
-    vectors = (learner.flat.values, learner.flat.gradients)
+def _precision(trained: Trained) -> list[str]:
+    vectors = (trained.flat.values, trained.flat.gradients)
     return [str(vector.dtype).removeprefix("torch.") for vector in vectors]
 
 
-def _file(rank: int) -> str:
-    return f"rank_{rank}.safetensors"
+def _file(prefix: str, rank: int) -> str:
+    return f"{prefix}rank_{rank}.safetensors"

@@ -5,7 +5,8 @@ checksum, so that a damaged or foreign directory is refused by name instead of b
 
     step_12/checkpoint.json   the manifest
     step_12/model/            parameters and tokenizer in Hugging Face layout
-    step_12/optimizer/        one file a rank
+    step_12/critic/           the critic's parameters, where there is one
+    step_12/optimizer/        one file a rank, and one more for the critic
     step_12/state/            whatever else the run needs to go on
 """
 
@@ -25,7 +26,7 @@ from rl_system.errors import UserError
 MANIFEST = "checkpoint.json"
 FORMAT = "rl-system checkpoint"
 FORMAT_VERSION = 1
-MODEL, OPTIMIZER, STATE = "model", "optimizer", "state"
+MODEL, CRITIC, OPTIMIZER, STATE = "model", "critic", "optimizer", "state"
 READ_BYTES = 1 << 24
 
 

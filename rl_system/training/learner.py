@@ -15,16 +15,18 @@ import numpy as np
 from transformers import PreTrainedModel
 
 from rl_system.algorithms import make_objective
+from rl_system.algorithms.gae import needs_critic
 from rl_system.algorithms.kl import needs_reference, with_reference
 from rl_system.algorithms.objective import Objective
 from rl_system.algorithms.proximal import needs_proximal_pass
 from rl_system.config.algorithm import AlgorithmConfig
 from rl_system.config.executor import ExecutorConfig
 from rl_system.config.optimizer import OptimizerConfig
-from rl_system.errors import UserError
 from rl_system.executor import Executor, make_executor
 from rl_system.executor.gradients import gradient_buffers
 from rl_system.records import TrainBatch
+from rl_system.training.bad_steps import BadSteps
+from rl_system.training.critic import Critic
 from rl_system.training.flat_parameters import FlatParameters
 from rl_system.training.optimizer import ShardedAdamW, StepOutcome
 from rl_system.training.ranks import Ranks
@@ -36,7 +38,8 @@ from rl_system.training.work import Work
 class Learner:
     """Owns `model` from now on. updates: optimizer steps of the whole run, which the schedule is laid over.
 
-    reference: the policy that the divergence in `algorithm.kl_coefficient` is measured from; never trained.
+    reference: the policy that the divergence in `algorithm.kl_coefficient` is measured from; never trained. critic: the
+    model that a critic starts from where `algorithm.advantage` needs one; owned too.
 
     version: policy version of the parameters; `update` raises it by one, whatever the number of minibatches.
     """
@@ -53,9 +56,12 @@ class Learner:
         ranks: Ranks | None = None,
         version: int = 0,
         reference: PreTrainedModel | None = None,
+        critic: PreTrainedModel | None = None,
     ) -> None:
         if needs_reference(algorithm) and reference is None:
             raise ValueError("algorithm.kl_coefficient is set: the learner needs a reference model")
+        if needs_critic(algorithm) and critic is None:
+            raise ValueError(f"algorithm.advantage is {algorithm.advantage!r}: the learner needs a model for the critic")
         self.model, self.algorithm, self.updates, self.version = model, algorithm, updates, version
         self.ranks = ranks or Ranks()
         self.flat = FlatParameters(model, self.ranks.size)
@@ -66,9 +72,12 @@ class Learner:
         if reference is not None:
             self.set_reference(reference)
         self.optimizer = ShardedAdamW(self.flat, optimizer, self.ranks)
-        self.bad_steps = 0
-        """Steps skipped so far."""
-        self._bad_steps_in_a_row = 0
+        self.bad_steps = BadSteps(optimizer.max_bad_steps, f"optimizer.learning_rate than {optimizer.learning_rate:g}")
+        self.critic: Critic | None = None
+        if critic is not None:
+            self.critic = Critic(
+                critic, algorithm=algorithm, executor=executor, optimizer=optimizer, updates=updates, ranks=self.ranks
+            )
         self.last_logprobs: list[np.ndarray] = []
         """Of each minibatch of the last update, [sequence_tokens]: logprobs under the parameters before its step."""
 
@@ -88,6 +97,8 @@ class Learner:
             minibatches = [replace(each, proximal_logprobs=self.logprobs(each)) for each in minibatches]
         if self.reference is not None:
             minibatches = [with_reference(each, self.reference.logprobs(each), self.algorithm) for each in minibatches]
+        if self.critic is not None:
+            minibatches = self.critic.assess(minibatches)
         objective = self.make_objective()
         work = Work()
         outcomes, rates = [], []
@@ -98,10 +109,11 @@ class Learner:
             self.last_logprobs.append(result.logprobs)
             rates.append(learning_rate(self.optimizer.config, self.optimizer.updates, self.updates))
             outcomes.append(self.optimizer.step(result.loss, rates[-1]))
-            self._watch(outcomes[-1])
+            self.bad_steps.watch(outcomes[-1])
+        metrics = {} if self.critic is None else self.critic.update(minibatches)
         self.version += 1
         seconds = time.perf_counter() - started
-        return self._metrics(work, outcomes, rates, seconds)
+        return metrics | self._metrics(work, outcomes, rates, seconds)
 
     def make_objective(self) -> Objective:
         """The configured objective for an update of the present policy version."""
@@ -115,20 +127,6 @@ class Learner:
         """The parameters under their Hugging Face names, chunk by chunk; see `export_weights`."""
         return export_weights(self.model, chunk_bytes)
 
-    def _watch(self, outcome: StepOutcome) -> None:
-        if outcome.applied:
-            self._bad_steps_in_a_row = 0
-            return
-        self.bad_steps += 1
-        self._bad_steps_in_a_row += 1
-        if self._bad_steps_in_a_row >= self.optimizer.config.max_bad_steps:
-            raise UserError(
-                f"training diverged: {self._bad_steps_in_a_row} updates in a row were not finite (the last had loss "
-                f"{outcome.loss} and gradient norm {outcome.gradient_norm}) and optimizer.max_bad_steps allows no "
-                f"more; resume from a checkpoint with a smaller optimizer.learning_rate than "
-                f"{self.optimizer.config.learning_rate:g}"
-            )
-
     def _metrics(
         self, work: Work, outcomes: list[StepOutcome], rates: list[float], seconds: float
     ) -> dict[str, float]:
@@ -141,7 +139,7 @@ class Learner:
             "train/grad_norm": float(np.mean([outcome.gradient_norm for outcome in outcomes])),
             "train/learning_rate": rates[-1],
             "train/updates": float(len(applied)),
-            "train/bad_steps": float(self.bad_steps),
+            "train/bad_steps": float(self.bad_steps.total),
             "perf/train_s": seconds,
             "perf/train_tokens_per_s": total.sequence_tokens / seconds,
             "perf/train_unique_tokens_per_s": total.unique_tokens / seconds,

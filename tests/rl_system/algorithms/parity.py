@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from rl_system.algorithms import prepare_batch, score_group, set_loss_weights
 from rl_system.algorithms.batching import join_groups, minibatches
+from rl_system.algorithms.gae import needs_critic
 from rl_system.config.algorithm import AlgorithmConfig
 from rl_system.config.executor import ExecutorConfig
 from rl_system.config.optimizer import OptimizerConfig
@@ -64,7 +65,7 @@ def play(model: PreTrainedModel, version: int, generator: torch.Generator, gold:
 
 def learn(algorithm: AlgorithmConfig, seed: int, steps: int = 24) -> tuple[float, float]:
     """Mean reward before and after `steps` updates, each on episodes that are one update older than need be."""
-    model, reference = (tiny_model(VOCABULARY, dtype=torch.float32, layers=1, seed=seed) for _ in range(2))
+    model, reference, critic = (tiny_model(VOCABULARY, dtype=torch.float32, layers=1, seed=seed) for _ in range(3))
     learner = Learner(
         model,
         algorithm=algorithm,
@@ -72,6 +73,7 @@ def learn(algorithm: AlgorithmConfig, seed: int, steps: int = 24) -> tuple[float
         optimizer=OptimizerConfig(learning_rate=1e-2),
         updates=steps * algorithm.updates_per_batch,
         reference=reference if algorithm.kl_coefficient else None,
+        critic=critic if needs_critic(algorithm) else None,
     )
     generator = torch.Generator().manual_seed(seed)
     gold = algorithm.objective == "sft"

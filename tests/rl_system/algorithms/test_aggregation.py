@@ -89,16 +89,25 @@ def test_normalised_advantages_have_mean_zero_and_deviation_one_over_unmasked_to
     batch = random_batch(np.random.default_rng(4), [20, 30, 10])
     batch.weights[20:50] = 0
     batch.advantages[20:50] = np.nan
-    got = normalise_advantages(batch)
+    (got,) = normalise_advantages([batch])
     live = batch.trained & (batch.weights != 0)
     assert got.advantages[live].mean() == pytest.approx(0, abs=1e-6)
     assert got.advantages[live].std() == pytest.approx(1, abs=1e-6)
 
 
+def test_normalising_parts_together_is_normalising_the_whole_whatever_the_parts():
+    batch = random_batch(np.random.default_rng(7), [20, 30, 10, 5])
+    (whole,) = normalise_advantages([batch])
+    parts = normalise_advantages([batch.take(np.array(part, np.int64)) for part in ([2], [], [0, 3], [1])])
+    got = np.concatenate([part.advantages for part in parts])
+    np.testing.assert_allclose(got, whole.take(np.array([2, 0, 3, 1])).advantages, rtol=1e-6)
+    assert normalise_advantages([]) == []
+
+
 def test_equal_advantages_become_zero_under_batch_normalisation():
     batch = random_batch(np.random.default_rng(5), [20, 30])
     batch.advantages[:] = 0.7
-    got = normalise_advantages(batch)
+    (got,) = normalise_advantages([batch])
     assert np.abs(got.advantages[batch.trained]).max() < 1e-6
 
 

@@ -9,7 +9,7 @@ from rl_system.errors import UserError
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["--algorithm.advantage", "gpro"], r"algorithm.advantage is 'gpro'.*dr_grpo, grpo"),
+        (["--algorithm.advantage", "gpro"], r"algorithm.advantage is 'gpro'.*dr_grpo, gae, grpo"),
         (["--algorithm.objective", "ppo"], r"algorithm.objective is 'ppo'.*decoupled_ppo"),
         (["--algorithm.correction", "is"], r"algorithm.correction is 'is'.*icepop"),
         (["--algorithm.aggregation", "constant"], "algorithm.constant_length is not set"),
@@ -19,6 +19,9 @@ from rl_system.errors import UserError
         (["--algorithm.correction", "icepop", "--algorithm.behaviour_cap", "0.4"], "algorithm.behaviour_floor is 0.5"),
         (["--algorithm.reward_scale", "0"], "algorithm.reward_scale is 0"),
         (["--algorithm.clip_low", "1.5"], "algorithm.clip_low is 1.5"),
+        (["--algorithm.advantage", "gae", "--algorithm.turn_discount", "0.9"], "algorithm.turn_discount is 0.9"),
+        (["--algorithm.advantage", "gae", "--algorithm.objective", "sft"], "algorithm.objective 'sft' looks at no"),
+        (["--algorithm.critic.gae_lambda", "1.1"], "algorithm.critic.gae_lambda is 1.1"),
     ],
 )
 def test_combinations_that_cannot_work_are_refused_by_field_value_and_remedy(overrides, message):
@@ -26,7 +29,7 @@ def test_combinations_that_cannot_work_are_refused_by_field_value_and_remedy(ove
         build_config({"name": "run"}, overrides)
 
 
-@pytest.mark.parametrize(("advantage", "compares"), [("grpo", True), ("reinforce_pp", False), ("rloo", True)])
+@pytest.mark.parametrize(("advantage", "compares"), [("grpo", True), ("reinforce_pp", False), ("rloo", True), ("gae", False)])
 def test_the_configuration_knows_whether_an_estimator_compares_members(advantage, compares):
     assert AlgorithmConfig(advantage=advantage).compares_members is compares
 

@@ -18,6 +18,7 @@ COMPARING = ["grpo", "dr_grpo", "rloo", "reinforce_pp_baseline"]
         ("dr_grpo", [0, -1, -1, 2]),
         ("rloo", [0, -4 / 3, -4 / 3, 8 / 3]),
         ("reinforce_pp", REWARDS),
+        ("gae", REWARDS),
         ("reinforce_pp_baseline", [0, -1, -1, 2]),
     ],
 )
@@ -35,6 +36,7 @@ def reference(name: str, rewards: list[float]) -> list[float]:
         "dr_grpo": lambda i: rewards[i] - mean,
         "rloo": lambda i: rewards[i] - sum(rewards[:i] + rewards[i + 1 :]) / (n - 1),
         "reinforce_pp": lambda i: rewards[i],
+        "gae": lambda i: rewards[i],
         "reinforce_pp_baseline": lambda i: rewards[i] - mean,
     }[name]
     return [one(i) for i in range(n)]

@@ -5,12 +5,14 @@ import pytest
 
 from rl_system.algorithms import registry
 from rl_system.config.algorithm import AlgorithmConfig
+from rl_system.config.critic import CriticConfig
 from tests.rl_system.algorithms.parity import learn
 
 SEEDS = (0, 1, 2)
 
 NAMES = {
     **{name: {"advantage": name} for name in registry.names("advantages")},
+    "gae": {"advantage": "gae", "critic": CriticConfig(learning_rate=1e-2)},
     **{name: {"objective": name} for name in registry.names("objectives") if name != "sft"},
     "sft": {"objective": "sft", "drop_zero_signal": False},
 }
