@@ -14,6 +14,7 @@ import numpy as np
 import ray
 import torch
 
+from rl_system.algorithms.gae import needs_critic
 from rl_system.algorithms.kl import needs_reference
 from rl_system.config.run import RunConfig
 from rl_system.executor import CostModel
@@ -62,6 +63,7 @@ class Trainer:
             temperature=config.rollout.sampling.temperature,
             ranks=Ranks.join(self.rank, self.size, self._store, timeout_s),
             reference=load_model(self.model_config) if needs_reference(config.algorithm) else None,
+            critic=load_model(self.model_config) if needs_critic(config.algorithm) else None,
             version=self.version,
         )
 
