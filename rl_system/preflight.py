@@ -15,6 +15,7 @@ from safetensors import safe_open
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from envs.registry import list_tasks, make_environment
+from rl_system.algorithms.gae import needs_critic
 from rl_system.chat.renderer import Renderer
 from rl_system.config.run import RunConfig
 from rl_system.errors import UserError
@@ -100,7 +101,8 @@ def check_memory(config: RunConfig, directory: Path) -> float:
     """GiB that the run needs on this machine, roughly. UserError where that is more than is available.
 
     Counts what is certain: a trainer's parameters, gradients and two AdamW moments (and float32 masters where it computes
-    in less), the engines' parameters and K/V caches, one set of parameters in the object store and one in shared memory.
+    in less), the same again for a critic, the parameters of a reference policy, the engines' parameters and K/V caches,
+    one set of parameters in the object store and one in shared memory.
     """
     parameters = sum(
         torch.Size(weights.get_slice(name).get_shape()).numel()
@@ -114,14 +116,16 @@ def check_memory(config: RunConfig, directory: Path) -> float:
     needed = PROCESS_GIB * (allocation.accelerators + 2)
     needed += 2 * parameters * width / GIB
     if config.model.device == "cpu":
-        needed += allocation.trainer * parameters * (width + state) / GIB
+        trained, only_read = 1 + needs_critic(config.algorithm), int(config.algorithm.kl_coefficient != 0)
+        needed += allocation.trainer * parameters * (trained * (width + state) + only_read * width) / GIB
         needed += allocation.rollout * (parameters * width / GIB + (engine.kv_cache_gib or 0))
     available = psutil.virtual_memory().available / GIB
     if needed > available:
         raise UserError(
             f"the run needs about {needed:.1f} GiB of memory and {available:.1f} GiB are available: model.path "
             f"{config.model.path!r} has {parameters / 1e6:.0f} million parameters in {config.model.dtype}, "
-            f"allocation.trainer {allocation.trainer}, allocation.rollout {allocation.rollout}, "
+            f"allocation.trainer {allocation.trainer}, allocation.rollout {allocation.rollout}, algorithm.advantage "
+            f"{config.algorithm.advantage!r}, algorithm.kl_coefficient {config.algorithm.kl_coefficient:g}, "
             f"rollout.engine.kv_cache_gib {engine.kv_cache_gib}; use a smaller model or fewer workers"
         )
     return needed
