@@ -30,7 +30,7 @@ from rl_system.training.checkpoint_directory import (
     step_directory,
     write_manifest,
 )
-from rl_system.training.flat_parameters import FlatParameters
+from rl_system.training.flat_parameters import FlatParameters, copy_overlaps
 from rl_system.training.learner import Learner
 from rl_system.training.model_files import load_parameters, save_model, save_parameters, write_safetensors
 from rl_system.training.optimizer import ShardedAdamW
@@ -142,22 +142,10 @@ def _load_states(trained: Trained, saved: dict[str, Any], directory: Path, prefi
             offset = 0
             for start, stop in shares:
                 for name, states in optimizer.states().items():
-                    _copy_overlaps(file.get_slice(name), offset, slice(start, stop), states, optimizer.shares)
+                    copy_overlaps(file.get_slice(name), offset, slice(start, stop), states, optimizer.shares)
                 offset += stop - start
     optimizer.set_updates(saved["updates"])
     trained.bad_steps.total = saved["bad_steps"]
-
-
-def _copy_overlaps(saved: Any, offset: int, stretch: slice, states: torch.Tensor, shares: list[slice]) -> None:
-    """Copy what `stretch` of the vector, which lies at `offset` of `saved`, has in common with `shares` into
-    `states`."""
-    own = 0
-    for share in shares:
-        start, stop = max(stretch.start, share.start), min(stretch.stop, share.stop)
-        if start < stop:
-            values = saved[offset + start - stretch.start : offset + stop - stretch.start]
-            states[own + start - share.start : own + stop - share.start].copy_(values)
-        own += share.stop - share.start
 
 
 def _write_optimizer(learner: Learner, staging: Path) -> None:

@@ -51,18 +51,29 @@ class Critic:
         self.config, self.updates, self.ranks = algorithm.critic, updates, ranks
         self.normalise = normalises_batch(algorithm)
         self.model = ValueModel(backbone)
-        self.flat = FlatParameters(self.model, ranks.size)
-        for prefix, module in ((BACKBONE, self.model.backbone), (HEAD, self.model.head)):
-            views = self.flat.gradient_of.items()
-            named = {name.removeprefix(prefix): view for name, view in views if name.startswith(prefix)}
-            gradient_buffers(module).use(named)
-        self.executor = make_executor(backbone, executor, head=self.model.head)
         own = optimizer.model_copy(update={"learning_rate": self.config.learning_rate})
-        self.optimizer = ShardedAdamW(self.flat, own, ranks)
+        self._lay_out(own)
+        self.executor = make_executor(backbone, executor, head=self.model.head)
         self.bad_steps = BadSteps(
             own.max_bad_steps, f"algorithm.critic.learning_rate than {self.config.learning_rate:g}"
         )
         self.objective = ValueObjective(self.config.value_clip)
+
+    def regroup(self, ranks: Ranks) -> None:
+        """As `Learner.regroup`."""
+        config = self.optimizer.config
+        del self.optimizer
+        self.ranks = ranks
+        self._lay_out(config)
+
+    def _lay_out(self, config: OptimizerConfig) -> None:
+        """Vectors and optimizer that suit the number of ranks."""
+        self.flat = FlatParameters(self.model, self.ranks.size)
+        for prefix, module in ((BACKBONE, self.model.backbone), (HEAD, self.model.head)):
+            views = self.flat.gradient_of.items()
+            named = {name.removeprefix(prefix): view for name, view in views if name.startswith(prefix)}
+            gradient_buffers(module).use(named)
+        self.optimizer = ShardedAdamW(self.flat, config, self.ranks)
 
     def values(self, batch: TrainBatch) -> np.ndarray:
         """Value [sequence_tokens] of the state before each trained token, 0 elsewhere."""

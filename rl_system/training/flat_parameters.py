@@ -8,7 +8,9 @@ elements; elements between parameters are zero and stay zero.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -29,6 +31,33 @@ class Slot:
     decayed: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a vector of at least `elements` elements is dealt out among `shards` shards."""
+
+    elements: int
+    shards: int
+
+    @property
+    def length(self) -> int:
+        """With the padding that makes every bucket divisible."""
+        return _round_up(self.elements, ALIGNMENT * self.shards)
+
+    @property
+    def buckets(self) -> list[slice]:
+        """The vector cut into stretches of one collective each; every length is a multiple of `shards`."""
+        size = _round_up(BUCKET_ELEMENTS, ALIGNMENT * self.shards)
+        return [slice(start, min(start + size, self.length)) for start in range(0, self.length, size)]
+
+    def shares(self, shard: int) -> list[slice]:
+        """What shard `shard` owns: its equal part of every bucket, in order."""
+        result = []
+        for bucket in self.buckets:
+            size = (bucket.stop - bucket.start) // self.shards
+            result.append(slice(bucket.start + shard * size, bucket.start + (shard + 1) * size))
+        return result
+
+
 class FlatParameters:
     """The vectors of `model`, whose length suits `shards` equal shares of every bucket.
 
@@ -36,7 +65,6 @@ class FlatParameters:
     """
 
     def __init__(self, model: nn.Module, shards: int = 1) -> None:
-        self.shards = shards
         parameters = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
         first = next(iter(parameters.values()))
         if any(p.dtype != first.dtype or p.device != first.device for p in parameters.values()):
@@ -47,7 +75,8 @@ class FlatParameters:
             stop = end + parameter.numel()
             self.slots.append(Slot(name, end, stop, decayed=parameter.ndim >= 2))
             end = _round_up(stop, ALIGNMENT)
-        self.length = _round_up(end, ALIGNMENT * shards)
+        self.layout = Layout(self.slots[-1].stop, shards)
+        self.shards, self.length = shards, self.layout.length
         accumulate = torch.float64 if first.dtype == torch.float64 else torch.float32
         self.values = torch.zeros(self.length, dtype=first.dtype, device=first.device)
         self.gradients = torch.zeros(self.length, dtype=accumulate, device=first.device)
@@ -63,17 +92,25 @@ class FlatParameters:
 
     @property
     def buckets(self) -> list[slice]:
-        """The vector cut into stretches of one collective each; every length is a multiple of `shards`."""
-        size = _round_up(BUCKET_ELEMENTS, ALIGNMENT * self.shards)
-        return [slice(start, min(start + size, self.length)) for start in range(0, self.length, size)]
+        return self.layout.buckets
 
     def shares(self, shard: int) -> list[slice]:
-        """What shard `shard` owns: its equal part of every bucket, in order."""
-        result = []
-        for bucket in self.buckets:
-            size = (bucket.stop - bucket.start) // self.shards
-            result.append(slice(bucket.start + shard * size, bucket.start + (shard + 1) * size))
-        return result
+        return self.layout.shares(shard)
+
+
+def copy_overlaps(
+    saved: Any, offset: int, stretch: slice, states: torch.Tensor, shares: Sequence[slice]
+) -> None:
+    """Copy what `stretch` of the vector, which lies at `offset` of `saved`, has in common with `shares` into `states`,
+    their concatenation. saved: anything whose slices are tensors.
+    """
+    own = 0
+    for share in shares:
+        start, stop = max(stretch.start, share.start), min(stretch.stop, share.stop)
+        if start < stop:
+            values = saved[offset + start - stretch.start : offset + stop - stretch.start]
+            states[own + start - share.start : own + stop - share.start].copy_(values)
+        own += share.stop - share.start
 
 
 def _round_up(number: int, multiple: int) -> int:

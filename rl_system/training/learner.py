@@ -64,14 +64,12 @@ class Learner:
             raise ValueError(f"algorithm.advantage is {algorithm.advantage!r}: the learner needs a model for the critic")
         self.model, self.algorithm, self.updates, self.version = model, algorithm, updates, version
         self.ranks = ranks or Ranks()
-        self.flat = FlatParameters(model, self.ranks.size)
-        gradient_buffers(model).use(self.flat.gradient_of)
+        self._lay_out(optimizer)
         self._make_executor = partial(make_executor, config=executor, temperature=temperature)
         self.executor = self._make_executor(model)
         self.reference: Executor | None = None
         if reference is not None:
             self.set_reference(reference)
-        self.optimizer = ShardedAdamW(self.flat, optimizer, self.ranks)
         self.bad_steps = BadSteps(optimizer.max_bad_steps, f"optimizer.learning_rate than {optimizer.learning_rate:g}")
         self.critic: Critic | None = None
         if critic is not None:
@@ -80,6 +78,23 @@ class Learner:
             )
         self.last_logprobs: list[np.ndarray] = []
         """Of each minibatch of the last update, [sequence_tokens]: logprobs under the parameters before its step."""
+
+    def regroup(self, ranks: Ranks) -> None:
+        """Take a place in another group. Parameters stay; optimizer states are lost, and zero until somebody fills them:
+        see `resharding`.
+        """
+        config = self.optimizer.config
+        del self.optimizer  # so that there need not be room for its old states beside the new ones
+        self.ranks = ranks
+        self._lay_out(config)
+        if self.critic is not None:
+            self.critic.regroup(ranks)
+
+    def _lay_out(self, config: OptimizerConfig) -> None:
+        """Vectors and optimizer that suit the number of ranks."""
+        self.flat = FlatParameters(self.model, self.ranks.size)
+        gradient_buffers(self.model).use(self.flat.gradient_of)
+        self.optimizer = ShardedAdamW(self.flat, config, self.ranks)
 
     def set_reference(self, model: PreTrainedModel) -> None:
         """Measure divergence from `model` from now on."""

@@ -23,11 +23,19 @@ class Ranks:
         self.rank, self.size = rank, size
 
     @classmethod
-    def join(cls, rank: int, size: int, store: dist.TCPStore | None, timeout_s: float) -> Self:
-        """Form the group; returns when all `size` ranks are there. `store` is needed for more than one."""
+    def join(
+        cls, rank: int, size: int, store: dist.TCPStore | None, timeout_s: float, arrive_s: float | None = None
+    ) -> Self:
+        """Form the group; returns when all `size` ranks are there. `store` is needed for more than one.
+
+        arrive_s: longest wait for all of them to arrive (default: timeout_s), a RuntimeError after that.
+        """
         if size > 1:
             if store is None:
                 raise ValueError("a group of several ranks needs the store that they meet at")
+            store.set(f"arrived/{rank}", "")
+            everyone = [f"arrived/{each}" for each in range(size)]
+            store.wait(everyone, datetime.timedelta(seconds=arrive_s or timeout_s))
             os.environ["GLOO_SOCKET_IFNAME"] = interface_towards(store.host)
             dist.init_process_group(
                 "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo",
