@@ -1,35 +1,30 @@
 """The environment pool: runs many episodes at once, as many groups as the controller permits.
 
-Owns the episodes under way and which worker each one samples from. What an episode does is the agent loop's business, where
-environments live the host's. Invariant: every group that was started ends with the reward actor or is reported as dropped.
+Owns the episodes under way. Which worker samples their turns is `TurnRouting`'s business, what an episode does the agent
+loop's, where environments live the host's. Invariant: every group that was started ends with the reward actor or is
+reported as dropped.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import ray
 from ray.actor import ActorHandle
-from ray.exceptions import RayActorError
 
-from actors.engine.errors import EngineBroken
+from actors.turn_routing import TurnRouting
 from envs.host import EnvironmentHost
 from envs.registry import list_tasks
+from rl_system.algorithms.group_race import GroupRace
 from rl_system.algorithms.task_sampler import TaskSampler
 from rl_system.allocation.ledger import StartedGroup
-from rl_system.allocation.router import Router
-from rl_system.chat.agent import GenerationFailed, Limits, run_episode
+from rl_system.chat.agent import Limits, run_episode
 from rl_system.chat.renderer import Renderer
 from rl_system.config.run import RunConfig
-from rl_system.records import Ending, Episode, Task, Turn
+from rl_system.records import Ending, Episode, Task
 from rl_system.training.loading import load_tokenizer
-
-logger = logging.getLogger(__name__)
 
 EPISODE_ATTEMPTS = 3
 """Times that a member of a group is played when its environment or worker breaks, before the group is dropped."""
@@ -57,35 +52,30 @@ class EnvironmentPool:
         self.limits = Limits.of(config.environment, config.rollout, config.model.max_model_len)
         self.host = EnvironmentHost(config.environment)
         tasks = list_tasks(config.environment, config.environment.split)
-        self.sampler = TaskSampler(tasks, config.seed, config.environment.shuffle_window)
+        self.sampler = TaskSampler.of(tasks, config.seed, config.environment)
         if sampler_state is not None:
             self.sampler.restore(sampler_state)
-        self.workers: list[ActorHandle] = []
-        self.router = Router()
+        self._levels_changed = asyncio.Event()
+        self.turns = TurnRouting(config.rollout.request_timeout_s, self._levels_changed.set)
         self.under_way: dict[int, Task] = {}
         """Tasks of the groups that are running, by group."""
         self._slots = asyncio.Semaphore(config.environment.concurrency)
-        self._worker_arrived = asyncio.Condition()
-        self._levels_changed = asyncio.Event()
         self._episodes = 0
-        self._in_engine: Counter[int] = Counter()
+        self._cancelled = 0
+        """Episodes that were started and cancelled since the metrics were last taken."""
         self._closing = False
 
     async def start(self) -> None:
         """Start the processes that environments live in."""
         await self.host.start()
 
-    async def set_workers(self, workers: list[ActorHandle]) -> None:
-        """The healthy rollout workers from now on; episodes of one that is gone go on elsewhere."""
-        async with self._worker_arrived:
-            for index, worker in enumerate(workers):
-                if index >= len(self.workers) or self.workers[index] != worker:
-                    self.router.remove(index)
-                    self.router.add(index)
-            for index in range(len(workers), len(self.workers)):
-                self.router.remove(index)
-            self.workers = list(workers)
-            self._worker_arrived.notify_all()
+    async def set_workers(self, workers: dict[int, ActorHandle]) -> None:
+        """The healthy rollout workers from now on, by device."""
+        await self.turns.set_workers(workers)
+
+    async def vacate(self, device: int) -> None:
+        """See `TurnRouting.vacate`."""
+        await self.turns.vacate(device)
 
     async def run(self) -> None:
         """Play groups as permits allow, until `stop`. An error in any of them ends the run with that error."""
@@ -125,6 +115,11 @@ class EnvironmentPool:
         ]
         return list(await asyncio.gather(*plays))
 
+    def take_metrics(self) -> dict[str, float]:
+        """`rollout/` metrics of the task order as it stands, and of what was cancelled since the last call."""
+        cancelled, self._cancelled = self._cancelled, 0
+        return {"rollout/cancelled_episodes": float(cancelled)} | self.sampler.metrics()
+
     def state(self) -> dict[str, Any]:
         """For a checkpoint: the data cursor, and the tasks of the groups that are running."""
         under_way = {str(group_id): task.task_id for group_id, task in self.under_way.items()}
@@ -134,13 +129,32 @@ class EnvironmentPool:
         await self.host.close()
 
     async def _play_group(self, group: StartedGroup, task: Task) -> None:
-        members = range(self.config.rollout.group_size)
-        episodes = await asyncio.gather(*(self._play(task, group.group_id, index) for index in members))
-        if any(episode.ended is Ending.FAILED for episode in episodes):
+        rollout = self.config.rollout
+        race = GroupRace(rollout.group_size, rollout.episodes_per_group)
+        plays = [asyncio.create_task(self._play(task, group.group_id, index)) for index in sorted(race.running)]
+        try:
+            while not race.over:
+                await asyncio.wait([plays[index] for index in race.running], return_when=asyncio.FIRST_COMPLETED)
+                for index in sorted(index for index in race.running if plays[index].done()):
+                    race.end(index, plays[index].result().ended is Ending.FAILED)
+        finally:
+            await self._cancel([plays[index] for index in race.running])
+        if race.lost:
             await self.controller.drop_group.remote(group.group_id, "failed")
         else:
+            episodes = [plays[index].result() for index in race.members]
+            self.sampler.observe(task, sum(episode.solved for episode in episodes), len(episodes))
             await self.reward.score.remote(group.group_id, [ray.put(episode) for episode in episodes])
         del self.under_way[group.group_id]
+
+    async def _cancel(self, plays: list[asyncio.Task[Episode]]) -> None:
+        """End episodes that nobody waits for any more, and whatever they have in an engine."""
+        for play in plays:
+            play.cancel()
+        results = await asyncio.gather(*plays, return_exceptions=True)
+        self._cancelled += sum(play.cancelled() for play in plays)
+        for error in (result for result in results if isinstance(result, Exception)):
+            raise error
 
     async def _play(self, task: Task, group_id: int, index: int, temperature: float | None = None) -> Episode:
         key = (group_id, index)
@@ -154,7 +168,7 @@ class EnvironmentPool:
                         group_id,
                         index,
                         self.host.environment(task),
-                        lambda ids, most: self._generate(key, ids, most, temperature),
+                        lambda ids, most: self.turns.generate(key, ids, most, temperature),
                         self.renderer,
                         self.limits,
                     )
@@ -162,48 +176,19 @@ class EnvironmentPool:
                         break
                     await self.controller.episode_failed.remote()
             finally:
-                self.router.release(key)
+                self.turns.release(key)
                 self._episodes -= 1
                 self._levels_changed.set()
         return episode
-
-    async def _generate(
-        self, key: Key, prompt_ids: np.ndarray, max_new_tokens: int, temperature: float | None
-    ) -> Turn:
-        """One turn, from another worker when the first one breaks; the turn then starts again from its prompt."""
-        timeout_s = self.config.rollout.request_timeout_s
-        for _ in range(EPISODE_ATTEMPTS):
-            index = await self._worker_of(key, timeout_s)
-            self._in_engine[index] += 1
-            self._levels_changed.set()
-            request = self.workers[index].generate.remote(prompt_ids, max_new_tokens, temperature)
-            try:
-                return await asyncio.wait_for(request, timeout_s)
-            except (RayActorError, EngineBroken, TimeoutError) as error:
-                logger.warning("rollout worker %d did not answer (%s); its turns move elsewhere", index, error)
-                self.router.remove(index)
-            finally:
-                self._in_engine[index] -= 1
-                self._levels_changed.set()
-        raise GenerationFailed(f"{EPISODE_ATTEMPTS} rollout workers in a row broke on the same turn")
-
-    async def _worker_of(self, key: Key, timeout_s: float) -> int:
-        async with self._worker_arrived:
-            try:
-                await asyncio.wait_for(self._worker_arrived.wait_for(lambda: self.router.workers), timeout_s)
-            except TimeoutError:
-                raise GenerationFailed(f"no rollout worker was healthy for {timeout_s:g} s") from None
-            return self.router.assign(key)
 
     async def _report_levels(self) -> None:
         while True:
             await self._levels_changed.wait()
             self._levels_changed.clear()
-            in_engines = sum(self._in_engine.values())
             await self.controller.levels.remote(
                 self.config.environment.concurrency - self._episodes,
-                self._episodes - in_engines,
-                len(self.router.workers),
-                sum(count > 0 for count in self._in_engine.values()),
+                self._episodes - self.turns.requests,
+                self.turns.engines,
+                self.turns.busy_engines,
             )
             await asyncio.sleep(LEVEL_INTERVAL_S)

@@ -18,6 +18,8 @@ import numpy as np
 
 NO_VERSION = -1
 """Policy version of a token that no policy sampled (prompt, observation). Never enters a minimum."""
+FULL_REWARD = 1.0 - 1e-6
+"""From here on an episode counts as a success; τ²-bench's rewards are products of 0 and 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,11 @@ class Episode:
     timings: dict[str, float] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     """Events of the episode by name (`tool_calls`, `tool_errors`, `malformed_calls`)."""
+
+    @property
+    def solved(self) -> bool:
+        """Whether it earned the full reward, before any shaping."""
+        return self.reward >= FULL_REWARD
 
 
 @dataclass(slots=True)

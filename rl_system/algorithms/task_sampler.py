@@ -1,72 +1,90 @@
-"""Which task a group is started for: every task once an epoch, in an order fixed by the seed.
+"""Which task a group is started for: every task once an epoch, or drawn by success rate.
 
-Tasks are shuffled as a whole, or in windows: a split whose tasks come in a fixed mix of kinds then keeps that mix in every
-window, and rewards of successive steps can be compared.
-
-Invariant: the order depends on the seed, the epoch and the tasks alone, so a resumed run goes on where it stopped.
+Invariant: after `restore` a sampler gives out the tasks that the one whose state it was would have given out.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
-import numpy as np
-
+from rl_system.algorithms.curriculum import Curriculum
+from rl_system.algorithms.task_order import EpochOrder
+from rl_system.config.environment import EnvironmentConfig
 from rl_system.errors import UserError
 from rl_system.records import Task
 
 
-class TaskSampler:
-    """window: consecutive tasks that stay together; they are shuffled among themselves, and windows among each other."""
+class Order(Protocol):
+    """Says which task comes next, by its index. kind: what its state is known by."""
 
-    def __init__(self, tasks: list[Task], seed: int, window: int | None = None) -> None:
+    kind: str
+
+    def next(self) -> int: ...
+
+    def observe(self, task: int, solved: int, episodes: int) -> None:
+        """A group of `task` is over; `solved` of its `episodes` succeeded."""
+
+    def metrics(self) -> dict[str, float]:
+        """By full metric name."""
+
+    def state(self) -> dict[str, Any]: ...
+
+    def restore(self, state: dict[str, Any]) -> None: ...
+
+
+class TaskSampler:
+    def __init__(self, tasks: list[Task], order: Order) -> None:
         if not tasks:
             raise ValueError("task sampler: there are no tasks")
-        self.tasks = tasks
-        self.seed = seed
-        self.window = window or len(tasks)
-        self.epoch = 0
-        self.position = 0
+        self.tasks, self.order = tasks, order
+        self._index = {task.task_id: index for index, task in enumerate(tasks)}
         self._again: list[Task] = []
+
+    @classmethod
+    def of(cls, tasks: list[Task], seed: int, config: EnvironmentConfig) -> TaskSampler:
+        """As `environment.curriculum` and `environment.shuffle_window` want it."""
+        if config.curriculum.enabled:
+            return cls(tasks, Curriculum(len(tasks), seed, config.curriculum))
+        return cls(tasks, EpochOrder(len(tasks), seed, config.shuffle_window))
 
     def next(self) -> Task:
         """The next task; tasks that were put back come first."""
-        if self._again:
-            return self._again.pop(0)
-        if self.position == len(self.tasks):
-            self.epoch, self.position = self.epoch + 1, 0
-        task = self.tasks[self._order()[self.position]]
-        self.position += 1
-        return task
+        return self._again.pop(0) if self._again else self.tasks[self.order.next()]
 
-    def _order(self) -> np.ndarray:
-        """This epoch's order of the tasks, as indices."""
-        random = np.random.default_rng((self.seed, self.epoch))
-        count = len(self.tasks)
-        windows = [np.arange(start, min(start + self.window, count)) for start in range(0, count, self.window)]
-        return np.concatenate([random.permutation(windows[i]) for i in random.permutation(len(windows))])
+    def observe(self, task: Task, solved: int, episodes: int) -> None:
+        """A group of `task` is over; `solved` of its `episodes` succeeded. Failed episodes are none."""
+        self.order.observe(self._index[task.task_id], solved, episodes)
 
     def put_back(self, tasks: list[Task]) -> None:
         """Tasks whose groups were started but never finished; they are given out again before any other."""
         self._again += tasks
 
+    def metrics(self) -> dict[str, float]:
+        """By full metric name, as of now."""
+        return self.order.metrics()
+
     def state(self) -> dict[str, Any]:
+        """Plain values that JSON can hold."""
         return {
-            "epoch": self.epoch,
-            "position": self.position,
+            "order": self.order.state(),
             "tasks": len(self.tasks),
             "again": [task.task_id for task in self._again],
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Raises UserError where the state belongs to another set of tasks."""
-        known = {task.task_id: task for task in self.tasks}
-        strange = [task_id for task_id in state["again"] if task_id not in known]
+        """Raises UserError where the state belongs to another set of tasks, or to another kind of order."""
+        strange = [task_id for task_id in state["again"] if task_id not in self._index]
         if state["tasks"] != len(self.tasks) or strange:
             raise UserError(
                 f"the checkpoint was made with {state['tasks']} tasks, but environment.split has {len(self.tasks)} now"
                 + (f" and lacks task {strange[0]!r}" if strange else "")
                 + "; resume with the tasks that the run was started with"
             )
-        self.epoch, self.position = state["epoch"], state["position"]
-        self._again = [known[task_id] for task_id in state["again"]]
+        if state["order"]["kind"] != self.order.kind:
+            was = state["order"]["kind"] == Curriculum.kind
+            raise UserError(
+                f"the checkpoint was made with environment.curriculum.enabled {str(was).lower()}; resume with the same, "
+                "or start a new run from the checkpoint's model"
+            )
+        self.order.restore(state["order"])
+        self._again = [self.tasks[self._index[task_id]] for task_id in state["again"]]

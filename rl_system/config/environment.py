@@ -2,6 +2,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from rl_system.config.curriculum import CurriculumConfig
 from rl_system.config.section import Section
 
 
@@ -39,6 +40,7 @@ class EnvironmentConfig(Section):
     split: str = "train"
     shuffle_window: int | None = Field(None, ge=1)
     """Consecutive tasks of the split that stay together when tasks are shuffled; None: the whole split."""
+    curriculum: CurriculumConfig = CurriculumConfig()
     user: UserConfig = UserConfig()
     concurrency: int = Field(32, ge=1)
     """Episodes that run at once."""
@@ -62,3 +64,12 @@ class EnvironmentConfig(Section):
         """Longest that a call of an environment may take, with what its user's model may need for one message."""
         waiting = self.user.timeout_s * (self.user.retries + 1) if self.user.kind == "llm" else 0.0
         return self.step_timeout_s + waiting
+
+    @model_validator(mode="after")
+    def a_curriculum_has_no_epochs(self) -> "EnvironmentConfig":
+        if self.curriculum.enabled and self.shuffle_window is not None:
+            raise ValueError(
+                f"environment.shuffle_window is {self.shuffle_window}, but environment.curriculum.enabled draws tasks one by "
+                "one and shuffles none; set shuffle_window to null, or leave the curriculum off"
+            )
+        return self

@@ -28,6 +28,10 @@ class EngineConfig(Section):
 class RolloutConfig(Section):
     group_size: int = Field(8, ge=1)
     """Episodes of one task that are compared with each other."""
+    over_sample: int = Field(0, ge=0)
+    """Episodes that a group starts beyond `group_size`. The first `group_size` to finish make the group, the others are
+    cancelled: no group waits for its slowest members, but long episodes are seen less often than they occur. 0: every
+    episode that is started counts."""
     groups_per_batch: int = Field(4, ge=1)
     """Groups that one policy update trains on."""
     max_staleness: int = Field(2, ge=0)
@@ -42,3 +46,8 @@ class RolloutConfig(Section):
     """Longest that no group is started, finished or dropped while a batch is waited for."""
     sampling: SamplingConfig = SamplingConfig()
     engine: EngineConfig = EngineConfig()
+
+    @property
+    def episodes_per_group(self) -> int:
+        """Episodes that a group starts."""
+        return self.group_size + self.over_sample

@@ -51,6 +51,12 @@ class RunConfig(Section):
                 f"rollout.group_size is {rollout.group_size}, but algorithm.advantage {self.algorithm.advantage!r} "
                 "compares the members of a group with each other; use at least 2"
             )
+        if rollout.over_sample and rollout.episodes_per_group > self.environment.concurrency:
+            raise ValueError(
+                f"rollout.over_sample is {rollout.over_sample} on top of rollout.group_size {rollout.group_size}, but "
+                f"environment.concurrency lets only {self.environment.concurrency} episodes run at once: what is started "
+                "late cannot overtake; use a concurrency of at least their sum"
+            )
         algorithm = self.algorithm
         if algorithm.updates_per_batch > rollout.groups_per_batch:
             raise ValueError(

@@ -9,14 +9,13 @@ from math import comb
 import numpy as np
 
 from rl_system.records import Episode
-from rl_system.tracking.measures import FULL_REWARD
 
 
 def evaluation_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     """`eval/` metrics of episodes of any number of tasks; failed episodes count as unsolved, and in `failed_share`."""
     successes = defaultdict(list)
     for episode in episodes:
-        successes[episode.task].append(episode.reward >= FULL_REWARD)
+        successes[episode.task].append(episode.solved)
     if not successes:
         raise ValueError("evaluation: there are no episodes")
     metrics = {

@@ -9,9 +9,6 @@ import numpy as np
 from rl_system.algorithms.groups import ScoredGroup
 from rl_system.records import Ending, Episode, TrainBatch
 
-FULL_REWARD = 1.0 - 1e-6
-"""From here on an episode counts as a success; τ²-bench's rewards are products of 0 and 1."""
-
 COUNTS = {
     "rollout/tool_calls_mean": "tool_calls",
     "rollout/tool_errors_mean": "tool_errors",
@@ -36,7 +33,7 @@ def episode_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
         "reward/mean": rewards.mean(),
         "reward/std": rewards.std(),
         "reward/max": rewards.max(),
-        "reward/success_rate": np.mean(rewards >= FULL_REWARD),
+        "reward/success_rate": np.mean([each.solved for each in scored]),
         "rollout/turns_mean": len(turns) / len(scored),
         "rollout/response_tokens_mean": sum(sampled) / max(len(turns), 1),
         "rollout/episode_tokens_mean": np.mean(sampled),

@@ -74,6 +74,14 @@ METRICS: dict[str, str] = {
     "rollout/malformed_calls_mean": "Tool calls per episode that could not be parsed.",
     "rollout/truncated_share": "Episodes cut short by a budget.",
     "rollout/failed_share": "Episodes lost to a broken environment or worker; never scored.",
+    "rollout/cancelled_episodes": "Episodes cancelled since the step before: rollout.over_sample's stragglers, and members "
+    "of groups that could not be completed.",
+    "rollout/epoch": "Epochs of the training tasks given out so far, where tasks come in epochs.",
+    "rollout/curriculum_seen_share": "Share of the training tasks that the curriculum has an outcome of.",
+    "rollout/curriculum_effective_tasks": "Tasks that the next draw is spread over (perplexity). Falling: few tasks are "
+    "worth drawing.",
+    "rollout/curriculum_success_mean": "Mean estimated success rate of the tasks with an outcome, each counted once.",
+    "rollout/curriculum_success_next": "Expected success rate of the next task drawn. Near 0.5 the curriculum works.",
     "rollout/ended/*": "Share of episodes that ended so.",
     "rollout/logprob_gap": "Largest difference of engine's and trainer's logprobs of sampled tokens after an update, nats.",
     "rollout/prefix_hit_share": "Prompt tokens that the engines found in their prefix cache.",

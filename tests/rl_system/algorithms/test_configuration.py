@@ -21,6 +21,8 @@ from rl_system.errors import UserError
         (["--algorithm.clip_low", "1.5"], "algorithm.clip_low is 1.5"),
         (["--algorithm.advantage", "gae", "--algorithm.turn_discount", "0.9"], "algorithm.turn_discount is 0.9"),
         (["--algorithm.advantage", "gae", "--algorithm.objective", "sft"], "algorithm.objective 'sft' looks at no"),
+        (["--environment.curriculum.enabled", "true", "--environment.shuffle_window", "4"], "shuffle_window is 4"),
+        (["--rollout.over_sample", "30"], "environment.concurrency lets only 32 episodes"),
         (["--algorithm.critic.gae_lambda", "1.1"], "algorithm.critic.gae_lambda is 1.1"),
     ],
 )

@@ -1,50 +1,88 @@
+import json
+
 import pytest
 
 from rl_system.algorithms.task_sampler import TaskSampler
+from rl_system.config.environment import EnvironmentConfig
 from rl_system.errors import UserError
 from rl_system.records import Task
+from rl_system.tracking.names import unlisted
 
 
 def tasks(n: int) -> list[Task]:
     return [Task("tau2", "mock", f"task_{i}", "train") for i in range(n)]
 
 
+def sampler_of(count: int, seed: int, **environment) -> TaskSampler:
+    return TaskSampler.of(tasks(count), seed, EnvironmentConfig(**environment))
+
+
 def test_every_epoch_gives_every_task_once_in_another_order():
-    sampler = TaskSampler(tasks(20), seed=1)
+    sampler = sampler_of(20, seed=1)
     first, second = ([sampler.next() for _ in range(20)] for _ in range(2))
     assert set(first) == set(second) == set(tasks(20))
     assert first != second
 
 
 def test_a_restored_sampler_goes_on_with_the_same_tasks():
-    sampler = TaskSampler(tasks(7), seed=3)
+    sampler = sampler_of(7, seed=3)
     for _ in range(10):
         sampler.next()
-    resumed = TaskSampler(tasks(7), seed=3)
+    resumed = sampler_of(7, seed=3)
     resumed.restore(sampler.state())
     assert [resumed.next() for _ in range(20)] == [sampler.next() for _ in range(20)]
 
 
 def test_tasks_put_back_come_first_and_survive_a_checkpoint():
-    sampler = TaskSampler(tasks(5), seed=0)
+    sampler = sampler_of(5, seed=0)
     unfinished = [sampler.next(), sampler.next()]
     sampler.put_back(unfinished)
-    resumed = TaskSampler(tasks(5), seed=0)
+    resumed = sampler_of(5, seed=0)
     resumed.restore(sampler.state())
     assert [resumed.next(), resumed.next()] == unfinished
 
 
 def test_a_checkpoint_of_other_tasks_is_refused():
-    state = TaskSampler(tasks(5), seed=0).state()
+    state = sampler_of(5, seed=0).state()
     with pytest.raises(UserError, match="5 tasks"):
-        TaskSampler(tasks(6), seed=0).restore(state)
+        sampler_of(6, seed=0).restore(state)
 
 
 def test_in_windows_every_stretch_keeps_the_mix_and_every_task_still_comes_once():
-    sampler = TaskSampler(tasks(22), seed=5, window=4)
+    sampler = sampler_of(22, seed=5, shuffle_window=4)
     order = [int(sampler.next().task_id.removeprefix("task_")) for _ in range(22)]
     assert sorted(order) == list(range(22)) and order != list(range(22))
     positions = {task: position for position, task in enumerate(order)}
     for start in range(0, 22, 4):
         window = [positions[task] for task in range(start, min(start + 4, 22))]
         assert max(window) - min(window) == len(window) - 1
+
+
+CURRICULUM = {"curriculum": {"enabled": True}}
+
+
+def test_with_a_curriculum_tasks_that_are_solved_sometimes_come_more_often():
+    sampler = sampler_of(10, 0, **CURRICULUM)
+    for task in tasks(10):
+        sampler.observe(task, 4 if task.task_id == "task_7" else 8, 8)
+    drawn = [sampler.next().task_id for _ in range(500)]
+    assert drawn.count("task_7") > 2 * (500 - drawn.count("task_7")) / 9  # twice as often as the mean of the others
+
+
+@pytest.mark.parametrize("environment", [{}, CURRICULUM], ids=["epochs", "curriculum"])
+def test_the_whole_state_survives_a_checkpoint_with_either_order(environment):
+    sampler = sampler_of(7, 3, **environment)
+    unfinished = [sampler.next() for _ in range(3)]
+    sampler.observe(unfinished[0], 2, 8)
+    sampler.put_back(unfinished[1:])
+    resumed = sampler_of(7, 3, **environment)
+    resumed.restore(json.loads(json.dumps(sampler.state())))
+    assert [resumed.next() for _ in range(30)] == [sampler.next() for _ in range(30)]
+    assert resumed.metrics() == sampler.metrics() and unlisted(sampler.metrics()) == []
+
+
+@pytest.mark.parametrize(("was", "now"), [({}, CURRICULUM), (CURRICULUM, {})])
+def test_a_checkpoint_of_the_other_order_is_refused(was, now):
+    state = sampler_of(5, 0, **was).state()
+    with pytest.raises(UserError, match="environment.curriculum.enabled (true|false)"):
+        sampler_of(5, 0, **now).restore(state)
