@@ -105,7 +105,7 @@ class Controller:
             slots=self.config.environment.concurrency,
             groups_per_batch=self.ledger.groups_per_batch,
             max_staleness=self.ledger.max_staleness,
-            group_size=self.config.rollout.group_size,
+            group_size=self.config.rollout.episodes_per_group,
         )
         self.window.engines.set(self.split.rollout, time.monotonic())
 

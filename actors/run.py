@@ -162,6 +162,7 @@ class Run:
         spent = {name: totals[name] - self._last_totals.get(name, 0.0) for name in totals}
         self._last_totals = totals
         self._metrics |= await self.reward.take_metrics.remote(self._updated_on.group_ids)
+        self._metrics |= await self.pool.take_metrics.remote()
         self._metrics |= self._push_metrics
         self._metrics |= {
             "time/step_s": seconds,
