@@ -1,7 +1,7 @@
 """The accelerators of a run: which Ray resource they are, whether the cluster has enough, and who gets which.
 
-One placement group holds one bundle an accelerator. Bundles `[0, rollout)` belong to rollout workers, the rest to
-trainers. On CUDA machines an accelerator is a `GPU`; elsewhere it is an `accelerator_slot`, a custom resource that
+One placement group holds one bundle an accelerator. Bundles `[0, rollout)` start with rollout workers, the rest with
+trainers; a device that changes sides keeps its bundle. On CUDA machines an accelerator is a `GPU`; elsewhere it is an `accelerator_slot`, a custom resource that
 `ray start --resources '{"accelerator_slots": 2}'` declares, so that everything runs for real without any.
 """
 
@@ -16,6 +16,9 @@ import ray
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from rl_system.allocation.devices import Devices
+from rl_system.allocation.observation import Split
+from rl_system.allocation.switch import Side
 from rl_system.config.run import RunConfig
 from rl_system.errors import UserError
 
@@ -38,11 +41,12 @@ def describe_placement(config: RunConfig) -> str:
 
 
 class Accelerators:
-    """The run's placement group. Devices are handed out by bundle index, one owner each."""
+    """The run's placement group. Devices are known by their bundle's index; `devices` says whose they are."""
 
     def __init__(self, config: RunConfig, group: PlacementGroup) -> None:
         self.resource = accelerator_resource(config)
         self.group = group
+        self.devices = Devices(Split(config.allocation.rollout, config.allocation.trainer))
 
     @classmethod
     async def reserve(cls, config: RunConfig) -> Accelerators:
@@ -67,11 +71,16 @@ class Accelerators:
             ) from None
         return cls(config, group)
 
-    def options(self, bundle: int) -> dict[str, Any]:
-        """Actor options that place one actor on the accelerator `bundle`."""
-        device = {"num_gpus": 1} if self.resource == "GPU" else {"resources": {self.resource: 1}}
-        strategy = PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=bundle)
-        return {"num_cpus": 0, "scheduling_strategy": strategy} | device
+    def options(self, device: int, side: Side) -> dict[str, Any]:
+        """Actor options that place one actor of `side` on its accelerator `device`.
+
+        An actor that still occupies the device keeps the new one waiting: a bundle holds one.
+        """
+        if self.devices.owner(device) is not side:
+            raise RuntimeError(f"device {device} is {self.devices.owner(device) or 'nobody'}'s, not {side}'s")
+        resource = {"num_gpus": 1} if self.resource == "GPU" else {"resources": {self.resource: 1}}
+        strategy = PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=device)
+        return {"num_cpus": 0, "scheduling_strategy": strategy} | resource
 
     def release(self) -> None:
         remove_placement_group(self.group)

@@ -11,9 +11,9 @@ from typing import Any
 
 import ray
 
-from rl_system.allocation.decision import Decision
+from rl_system.allocation.decision import Decision, Move
 from rl_system.allocation.ledger import StalenessLedger, StartedGroup
-from rl_system.allocation.observation import Observation, Split
+from rl_system.allocation.observation import Observation, Split, SwitchCost
 from rl_system.allocation.policy import SplitPolicy
 from rl_system.allocation.window import ObservationWindow
 from rl_system.config.run import RunConfig
@@ -125,7 +125,7 @@ class Controller:
         self.window.disturb()
 
     def trainer_state(self, state: str) -> None:
-        """`waiting` or `updating`."""
+        """`waiting`, `updating` or `rebuilding`."""
         self.window.trainer.switch(state, time.monotonic())
 
     def update_finished(
@@ -133,8 +133,24 @@ class Controller:
     ) -> None:
         self.window.update_finished(seconds, groups, sequence_tokens, unique_tokens, staleness)
 
-    def close_window(self, sampled_tokens: float, method: str) -> tuple[Observation, Decision]:
-        """End the window at a step boundary: what was measured, and what the policy makes of it."""
+    def request(self, move: Move, count: int) -> int:
+        """A person's wish to move accelerators. How many are asked for now, together; UserError where it cannot be."""
+        self.policy.request(move, count, self.split)
+        return self.policy.requested
+
+    def switch_began(self) -> None:
+        """From now on until `switch_finished`, rates say nothing about a split."""
+        self.window.disturb()
+
+    def switch_finished(self, move: Move, split: Split, cost_s: float) -> None:
+        """A move is over, whatever became of it: `split` works from now on, and it cost so much production time."""
+        self.split = split
+        self.window.switch_finished(SwitchCost(move is Move.TO_ROLLOUT, cost_s))
+
+    def close_window(self, sampled_tokens: float, method: str) -> tuple[Observation, Decision, int]:
+        """End the window at a step boundary: what was measured, what the policy makes of it, and how many accelerators
+        that a person asked for are still to be moved.
+        """
         observation = self.window.close(
             time.monotonic(),
             step=self.ledger.trained,
@@ -143,7 +159,7 @@ class Controller:
             queue=self.ledger.finished,
             method=method,
         )
-        return observation, self.policy.observe(observation)
+        return observation, self.policy.observe(observation), self.policy.requested
 
     def status(self) -> dict[str, Any]:
         """Counts for the metrics: groups running and finished, permits, drops by reason."""

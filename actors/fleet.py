@@ -1,6 +1,8 @@
-"""The rollout workers of a run: started together, given new weights together, replaced one by one when they break.
+"""The rollout workers of a run: given new weights together, replaced one by one when they break, and moved out of the way
+when their accelerator is wanted elsewhere.
 
-Invariant: after `push(weights)` every worker serves `weights.version`, whatever happened to it on the way.
+Invariant: a worker that turns are sent to serves the newest weights that `push` was given; one that is started while
+weights travel is not shown to the environment pool before it has them.
 """
 
 from __future__ import annotations
@@ -13,73 +15,136 @@ from pathlib import Path
 import numpy as np
 import ray
 from ray.actor import ActorHandle
-from ray.exceptions import GetTimeoutError, RayActorError
+from ray.exceptions import GetTimeoutError, RayActorError, RayError
 
 from actors.cluster import Accelerators
 from actors.engine.errors import EngineBroken
 from actors.rollout_worker import RolloutWorker
+from actors.side import SideFailed, last_line
+from rl_system.allocation.switch import Side
 from rl_system.config.run import RunConfig
 from rl_system.records import Weights
 
 logger = logging.getLogger(__name__)
 
-START_TIMEOUT_S = 900.0
-"""Loading a large model takes minutes."""
 HEARTBEAT_S = 10.0
 HEARTBEAT_TIMEOUT_S = 120.0
 """A worker whose event loop does not answer for this long counts as broken. Longer than any pause of a weight update."""
 CLOSE_TIMEOUT_S = 30.0
+NO_UPDATE = {"seconds": 0.0, "paused_s": 0.0}
+"""Report of an update that did not take place."""
 
 BROKEN = (RayActorError, EngineBroken, TimeoutError, GetTimeoutError)
+"""What a worker that was healthy raises when it no longer is."""
+FAILED = (RayError, TimeoutError)
+"""What a new one raises that does not come up, for whatever reason."""
 
 
 class RolloutFleet:
-    """`announce(workers)` is called with the list of handles whenever it changes."""
+    """Workers are known by the device that they occupy.
+
+    pool: the environment pool, told about every change. on_replaced: called when a broken worker was replaced.
+    """
 
     def __init__(
         self,
         config: RunConfig,
         model_directory: Path,
         accelerators: Accelerators,
-        announce: Callable[[list[ActorHandle]], Awaitable[None]],
+        pool: ActorHandle,
+        on_replaced: Callable[[], Awaitable[None]],
     ) -> None:
-        self.config, self.model_directory, self.accelerators = config, model_directory, accelerators
-        self.announce = announce
-        self.workers: list[ActorHandle] = []
+        self.config, self.accelerators, self.pool, self.on_replaced = config, accelerators, pool, on_replaced
+        self.model_directory = model_directory
+        """Where a new worker finds a model. Its parameters count only as long as nothing was pushed yet."""
+        self.workers: dict[int, ActorHandle] = {}
         self.replaced = 0
         """Workers that broke and were replaced."""
         self._first_version = 0
+        self._created = 0
         self._weights: Weights | None = None
         self._reports: dict[ActorHandle, dict[str, float]] = {}
-        """The last statistics of every worker there ever was: what a broken one had done still counts."""
+        """The last statistics of every worker there ever was: what one that is gone had done still counts."""
+        self._starting: dict[int, ActorHandle] = {}
+        self._leaving: set[ActorHandle] = set()
+        self._pushing = asyncio.Lock()
         self._replacing = asyncio.Lock()
         self._closing = False
 
-    async def start(self, version: int) -> None:
-        """Start all workers on the parameters in the model directory, which are those of `version`."""
+    async def start(self, devices: list[int], version: int) -> None:
+        """Start a worker on each device, on the parameters in the model directory, which are those of `version`."""
         self._first_version = version
-        self.workers = [self._create(index) for index in range(self.config.allocation.rollout)]
-        await asyncio.gather(*(self._ready(worker) for worker in self.workers))
-        await self.announce(self.workers)
+        self.workers = {device: self._create(device) for device in devices}
+        await asyncio.gather(*(self._ready(worker) for worker in self.workers.values()))
+        await self._announce()
+
+    # -- members -----------------------------------------------------------------------------------------------------
+
+    async def start_member(self, device: int) -> None:
+        """Start a worker on a free device, beside the others. Raises SideFailed; the device is free again then."""
+        worker = self._starting[device] = self._create(device)
+        try:
+            await self._ready(worker)
+        except FAILED as error:
+            ray.kill(self._starting.pop(device))
+            raise SideFailed(f"no rollout worker came up on device {device}: {last_line(error)}") from error
+
+    async def join(self, device: int) -> None:
+        """Let the worker that `start_member` brought up have its part of the turns. Raises SideFailed as that does."""
+        try:
+            await self._bring_up_to_date(device, self._starting[device])
+        except FAILED as error:
+            ray.kill(self._starting.pop(device))
+            raise SideFailed(f"the new rollout worker took no weights: {last_line(error)}") from error
+        del self._starting[device]
+        await self._announce()
+
+    async def release(self, device: int) -> None:
+        """End the worker on `device`; its turns go on elsewhere, from their tokens where it still hands them over.
+
+        When this returns the device is free. A worker that breaks on the way out is ended all the same: its turns
+        then begin again elsewhere.
+        """
+        limit = self.config.allocation.handover_timeout_s
+        # No weights travel before it is empty: a version counts as served once every worker that samples has it.
+        async with self._pushing, self._replacing:
+            worker = self.workers.pop(device)
+            self._leaving.add(worker)
+            try:
+                await asyncio.wait_for(self.pool.vacate.remote(device), limit)
+                self._reports[worker] = await asyncio.wait_for(worker.statistics.remote(), limit)
+            except BROKEN as error:
+                logger.warning("rollout worker %d did not hand over its turns: %s", device, last_line(error))
+            await self._announce()
+        await self._end(worker)
+        self._leaving.remove(worker)
+
+    # -- what they do ------------------------------------------------------------------------------------------------
 
     async def push(self, weights: Weights) -> dict[str, float]:
         """Give every worker `weights`. Returns the slowest worker's `seconds` and `paused_s`.
 
         Raises WeightsRejected where a healthy worker refuses what it was sent.
         """
-        self._weights = weights
-        reports = await asyncio.gather(*(self._push(index, weights) for index in range(len(self.workers))))
-        return {name: max(report[name] for report in reports) for name in ("seconds", "paused_s")}
+        async with self._pushing:
+            self._weights = weights
+            reports = await asyncio.gather(*(self._push(device, weights) for device in list(self.workers)))
+        return {name: max(report[name] for report in reports) for name in NO_UPDATE}
 
     async def prompt_logprobs(self, token_ids: np.ndarray) -> np.ndarray:
-        """Of the first worker; see `RolloutWorker.prompt_logprobs`."""
-        return await self.workers[0].prompt_logprobs.remote(token_ids)
+        """Of the worker that was there first and leaves last; see `RolloutWorker.prompt_logprobs`."""
+        return await next(iter(self.workers.values())).prompt_logprobs.remote(token_ids)
 
     async def totals(self) -> dict[str, float]:
-        """Sums over all workers of `RolloutWorker.statistics`, since the start of the run."""
-        workers = list(self.workers)
-        reports = await asyncio.gather(*(worker.statistics.remote() for worker in workers))
-        self._reports |= dict(zip(workers, reports, strict=True))
+        """Sums over all workers there were of `RolloutWorker.statistics`, since the start of the run."""
+        workers = list(self.workers.values())
+        reports = await asyncio.gather(*(worker.statistics.remote() for worker in workers), return_exceptions=True)
+        for worker, report in zip(workers, reports, strict=True):
+            if isinstance(report, BROKEN):
+                continue  # it is replaced by whoever looks after that; its last report stays
+            if isinstance(report, BaseException):
+                raise report
+            self._reports[worker] = report
         sums: dict[str, float] = {}
         for report in self._reports.values():
             for name, value in report.items():
@@ -90,59 +155,70 @@ class RolloutFleet:
         """Replace workers that die between updates. Runs until cancelled."""
         while True:
             await asyncio.sleep(HEARTBEAT_S)
-            for index, worker in enumerate(list(self.workers)):
+            for device, worker in list(self.workers.items()):
                 try:
                     await asyncio.wait_for(worker.ready.remote(), HEARTBEAT_TIMEOUT_S)
                 except BROKEN as error:
-                    await self._replace(index, worker, error)
+                    await self._replace(device, worker, error)
 
     async def close(self) -> None:
         self._closing = True  # a worker that breaks because it is closed is not replaced
-        closing = [asyncio.wait_for(worker.close.remote(), CLOSE_TIMEOUT_S) for worker in self.workers]
-        for worker, result in zip(self.workers, await asyncio.gather(*closing, return_exceptions=True), strict=True):
-            if isinstance(result, BaseException):
-                logger.warning("a rollout worker did not close: %s", type(result).__name__)
+        for worker in self._starting.values():
             ray.kill(worker)
-        self.workers = []
+        await asyncio.gather(*(self._end(worker) for worker in [*self.workers.values(), *self._leaving]))
+        self.workers, self._starting = {}, {}
 
-    def _create(self, index: int) -> ActorHandle:
-        options = self.accelerators.options(bundle=index)
+    # -- pieces ------------------------------------------------------------------------------------------------------
+
+    def _create(self, device: int) -> ActorHandle:
+        options = self.accelerators.options(device, Side.ROLLOUT)
+        index, self._created = self._created, self._created + 1
         return RolloutWorker.options(**options).remote(
             str(self.model_directory), self.config, self._first_version, index
         )
 
     async def _ready(self, worker: ActorHandle) -> None:
-        await asyncio.wait_for(worker.ready.remote(), START_TIMEOUT_S)
+        await asyncio.wait_for(worker.ready.remote(), self.config.allocation.start_timeout_s)
 
-    async def _push(self, index: int, weights: Weights) -> dict[str, float]:
-        worker = self.workers[index]
+    async def _announce(self) -> None:
+        await self.pool.set_workers.remote(self.workers)
+
+    async def _end(self, worker: ActorHandle) -> None:
+        try:
+            await asyncio.wait_for(worker.close.remote(), CLOSE_TIMEOUT_S)
+        except BROKEN as error:
+            logger.warning("a rollout worker did not close: %s", type(error).__name__)
+        ray.kill(worker)
+
+    async def _push(self, device: int, weights: Weights) -> dict[str, float]:
+        worker = self.workers[device]
         try:
             return await asyncio.wait_for(worker.update_weights.remote(weights), self.config.weights.timeout_s)
         except BROKEN as error:
-            return await self._replace(index, worker, error)
+            return await self._replace(device, worker, error)
 
-    async def _replace(self, index: int, worker: ActorHandle, error: BaseException) -> dict[str, float]:
+    async def _replace(self, device: int, worker: ActorHandle, error: BaseException) -> dict[str, float]:
         """Put a new worker with the newest weights in the place of a broken one; a second break in a row is an error."""
         async with self._replacing:
-            if self.workers[index] is not worker:
-                return {"seconds": 0.0, "paused_s": 0.0}  # replaced by somebody else, with the newest weights
+            if self.workers.get(device) is not worker:
+                return NO_UPDATE  # replaced by somebody else, with the newest weights, or gone for good
             if self._closing:
                 raise error
-            logger.warning("rollout worker %d is replaced: %s", index, last_line(error))
+            logger.warning("rollout worker %d is replaced: %s", device, last_line(error))
             ray.kill(worker)
-            fresh = self._create(index)
+            fresh = self._create(device)
             await self._ready(fresh)
-            report = {"seconds": 0.0, "paused_s": 0.0}
-            if self._weights is not None:
-                report = await asyncio.wait_for(
-                    fresh.update_weights.remote(self._weights), self.config.weights.timeout_s
-                )
-            self.workers[index] = fresh
+            report = await self._bring_up_to_date(device, fresh)
             self.replaced += 1
-            await self.announce(self.workers)
+            await self._announce()
+            await self.on_replaced()
             return report
 
-
-def last_line(error: BaseException) -> str:
-    """What went wrong, without the actor's traceback that Ray puts before it."""
-    return (str(error).splitlines() or [type(error).__name__])[-1]
+    async def _bring_up_to_date(self, device: int, worker: ActorHandle) -> dict[str, float]:
+        """Give a new worker the newest weights, also those that are published meanwhile, and a place in the fleet."""
+        report, served = NO_UPDATE, None
+        while served is not self._weights:
+            served = self._weights
+            report = await asyncio.wait_for(worker.update_weights.remote(served), self.config.weights.timeout_s)
+        self.workers[device] = worker
+        return report

@@ -21,15 +21,18 @@ from actors.controller import Controller
 from actors.dispatcher import DispatchedBatch, Dispatcher
 from actors.environment_pool import EnvironmentPool
 from actors.fleet import RolloutFleet
+from actors.rebalancer import Rebalancer
 from actors.reward import Reward
 from actors.trainers import TrainerGroup
 from rl_system.algorithms.batching import probe_of
+from rl_system.allocation.switch import Side
 from rl_system.config.run import RunConfig
 from rl_system.records import TrainBatch, Weights
 from rl_system.tracking.episodes import write_episodes
 from rl_system.tracking.evaluation import evaluation_metrics
 from rl_system.tracking.tracker import Tracker
 from rl_system.tracking.trees import write_tree
+from rl_system.training.checkpoint_directory import MODEL
 from rl_system.training.run_state import RunState
 
 logger = logging.getLogger(__name__)
@@ -45,6 +48,7 @@ async def train(run: Run) -> None:
         await run.evaluate()
     await run.start_rollouts()
     while run.step < config.steps:
+        await run.rebalance()
         batch = await run.next_batch()
         await run.update(batch)
         await run.publish()
@@ -79,15 +83,16 @@ class Run:
         self.reward = Reward.remote(config, self.controller, self.dispatcher, config.directory / "episodes")
         sampler_state = resumed.sampler if resumed else None
         self.pool = EnvironmentPool.remote(config, model_directory, self.controller, self.reward, sampler_state)
-        self.fleet = RolloutFleet(config, model_directory, accelerators, self._announce_workers)
+        self.fleet = RolloutFleet(config, model_directory, accelerators, self.pool, self._note_replacement)
         self.trainers = TrainerGroup(config, model_directory, accelerators)
+        sides = {Side.ROLLOUT: self.fleet, Side.TRAINER: self.trainers}
+        self.rebalancer = Rebalancer(config, self.controller, accelerators, sides, tracker)
         self.background: set[asyncio.Future[Any]] = set()
         """What goes on beside the main loop; `supervise` ends the run when one of these fails."""
         self._pushing: asyncio.Task[None] | None = None
         self._metrics: dict[str, float] = {}
         self._push_metrics: dict[str, float] = {}
         self._last_totals: dict[str, float] = {}
-        self._window_tokens = 0.0
         self._step_began = time.monotonic()
         self._updated_on: DispatchedBatch | None = None
 
@@ -97,7 +102,13 @@ class Run:
         """Start trainers, rollout workers and environments side by side."""
         self.tracker.progress.note(f"starting {self.config.allocation.rollout} rollout worker(s) and "
                                    f"{self.config.allocation.trainer} trainer(s)")  # fmt: skip
-        await asyncio.gather(self._start_trainers(), self.fleet.start(self.step), self.pool.start.remote())
+        devices = self.accelerators.devices
+        await asyncio.gather(
+            self._start_trainers(devices.of(Side.TRAINER)),
+            self.fleet.start(devices.of(Side.ROLLOUT), self.step),
+            self.pool.start.remote(),
+        )
+        await self.rebalancer.discard_requests()
         self.background.add(asyncio.create_task(self.fleet.watch()))
         self._last_totals = await self.fleet.totals()
 
@@ -107,8 +118,15 @@ class Run:
         self.background.add(asyncio.ensure_future(_result_of(self.pool.run.remote())))
 
     async def stop_rollouts(self) -> None:
+        await self.rebalancer.settle()
         await self.pool.stop.remote()
         await self._pushed()
+
+    async def rebalance(self) -> None:
+        """Move an accelerator where that was decided: what concerns the trainers here, the rest beside the next steps."""
+        beside = await self.rebalancer.at_boundary()
+        if beside is not None:
+            self.background.add(beside)
 
     async def next_batch(self) -> DispatchedBatch:
         """Wait until the controller admits the groups of a batch, and have them cut into parts."""
@@ -173,9 +191,8 @@ class Run:
             "queue/running_groups": float(status["running"]),
             "queue/permits": float(status["permits"]),
         }
-        self._window_tokens += spent["generated_tokens"]
-        if self.step % self.config.allocation.window_steps == 0:
-            self._metrics |= await self._consult_controller()
+        method = "dense" if self._metrics["tree/compression"] <= 1.0 else "tree"
+        self._metrics |= await self.rebalancer.consult(self.step, spent["generated_tokens"], method)
         self.tracker.step(self.step, self._metrics)
 
     async def evaluate(self) -> None:
@@ -205,6 +222,7 @@ class Run:
         path = await self.trainers.save_checkpoint(
             self.config.directory / "checkpoints", self.step, state, blobs
         )
+        self.fleet.model_directory = self.trainers.model_directory = path / MODEL
         self.tracker.event("checkpoint", path=str(path), seconds=time.monotonic() - began)
 
     # -- the life of a run -----------------------------------------------------------------------------------------
@@ -242,17 +260,15 @@ class Run:
 
     # -- pieces ----------------------------------------------------------------------------------------------------
 
-    async def _start_trainers(self) -> None:
-        await self.trainers.start()
+    async def _start_trainers(self, devices: list[int]) -> None:
+        await self.trainers.start(devices)
         if self.resumed is not None:
             await self.trainers.load_checkpoint(self.resumed.path)
             await self.dispatcher.restore.remote(self.resumed.groups)
 
-    async def _announce_workers(self, workers: list) -> None:
-        await self.pool.set_workers.remote(workers)
-        if self.fleet.replaced:
-            await self.controller.disturb.remote()
-            self.tracker.event("worker_replaced", replaced=self.fleet.replaced)
+    async def _note_replacement(self) -> None:
+        await self.controller.disturb.remote()
+        self.tracker.event("worker_replaced", replaced=self.fleet.replaced)
 
     async def _push(self, weights: Weights, probe: TrainBatch, expected: np.ndarray) -> None:
         began = time.monotonic()
@@ -270,27 +286,6 @@ class Run:
         """Wait until the workers serve what was published last."""
         if self._pushing is not None:
             await self._pushing
-
-    async def _consult_controller(self) -> dict[str, float]:
-        method = "dense" if self._metrics["tree/compression"] <= 1.0 else "tree"
-        observation, decision = await self.controller.close_window.remote(self._window_tokens, method)
-        self._window_tokens = 0.0
-        self.tracker.event(
-            "allocation", advice=decision.advice, limit=decision.limit, reason=decision.reason, gain=decision.gain
-        )
-        self.tracker.progress.status(controller=decision.reason)
-        return {
-            "perf/rollout_idle_share": observation.rollout.idle,
-            "perf/permit_wait_share": observation.rollout.waiting,
-            "perf/train_wait_share": observation.trainer.waiting,
-            "perf/groups_per_s": observation.trainer.groups_per_s,
-            "rollout/tool_share": observation.rollout.tool_share,
-            "controller/rollout": float(decision.current.rollout),
-            "controller/trainer": float(decision.current.trainer),
-            "controller/advised_rollout": float(decision.best.rollout),
-            "controller/advised_trainer": float(decision.best.trainer),
-            "controller/predicted_gain": decision.gain,
-        }
 
     async def _state(self) -> RunState:
         # The pool is asked first: a group that ends in between is then in the ledger, and is not started again.

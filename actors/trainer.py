@@ -1,7 +1,9 @@
 """The trainer: one rank of the policy update behind a Ray actor.
 
 Owns a `Learner` and its place in the trainers' group. Methods that set up, train, save or load are called on all ranks,
-with the same arguments but the part of the batch; `host` and `publish` are for rank 0.
+with the same arguments but the part of the batch; `host` and `publish` are for rank 0. A group of another size is formed
+by `hand_over` on all ranks of the old one, then `regroup` on all of the new one; a rank that joins was made ready by
+`load`. Until `regroup` a rank of the old group has lost nothing.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from typing import Any
 import numpy as np
 import ray
 import torch
+from transformers import PreTrainedModel
 
 from rl_system.algorithms.gae import needs_critic
 from rl_system.algorithms.kl import needs_reference
@@ -25,6 +28,15 @@ from rl_system.training.learner import Learner
 from rl_system.training.loading import load_model, load_tokenizer
 from rl_system.training.publishing import publish_chunks, publish_directory
 from rl_system.training.ranks import Ranks, connect_store, host_store
+from rl_system.training.resharding import (
+    Handover,
+    counters_of,
+    cut_states,
+    parameters_of,
+    set_counters,
+    take_parameters,
+    take_states,
+)
 
 
 @ray.remote
@@ -37,35 +49,66 @@ class Trainer:
         self.model_config = config.model.model_copy(update={"path": model_directory})
         self.started_from = model_directory
         """The model that the run began with, also after a resume: where its reference policy stays."""
+        self.learner: Learner | None = None
+        self._model: PreTrainedModel | None = None
+        """Loaded, and without a place in a group yet."""
+        self._ranks: Ranks | None = None
         self._store: torch.distributed.Store | None = None
 
-    def host(self, address: str | None = None) -> tuple[str, int]:
-        """Open the place where the ranks meet, at `address` of this node (by default the one Ray knows it by).
+    def host(self, address: str | None = None, size: int | None = None) -> tuple[str, int]:
+        """Open the place where `size` ranks meet (default: those of the constructor), at `address` of this node (by
+        default the one Ray knows it by).
 
-        Returns address and port, for every rank's `setup`.
+        Returns address and port, for every rank's `setup` or `regroup`.
         """
         address = address or ray.util.get_node_ip_address()
-        self._store = host_store(address, self.size, self.config.optimizer.rank_timeout_s)
+        self._store = host_store(address, size or self.size, self.config.optimizer.rank_timeout_s)
         return address, self._store.port
+
+    def load(self) -> None:
+        """Load what `setup` or `regroup` goes on with."""
+        self.tokenizer = load_tokenizer(self.model_config)
+        self._model = load_model(self.model_config)
 
     def setup(self, meeting: tuple[str, int] | None = None) -> None:
         """Load the model and join the group that meets at `meeting` (None: there is one trainer alone)."""
-        config, timeout_s = self.config, self.config.optimizer.rank_timeout_s
+        self.load()
+        timeout_s = self.config.optimizer.rank_timeout_s
         if meeting is not None and self._store is None:
             self._store = connect_store(*meeting, self.size, timeout_s)
-        self.tokenizer = load_tokenizer(self.model_config)
-        self.learner = Learner(
-            load_model(self.model_config),
-            algorithm=config.algorithm,
-            executor=config.executor,
-            optimizer=config.optimizer,
-            updates=config.steps * config.algorithm.updates_per_batch,
-            temperature=config.rollout.sampling.temperature,
-            ranks=Ranks.join(self.rank, self.size, self._store, timeout_s),
-            reference=load_model(self.model_config) if needs_reference(config.algorithm) else None,
-            critic=load_model(self.model_config) if needs_critic(config.algorithm) else None,
-            version=self.version,
+        self._ranks = Ranks.join(self.rank, self.size, self._store, timeout_s)
+        self.learner = self._make_learner(self._ranks)
+
+    def hand_over(self, size: int) -> Handover:
+        """What a group of `size` ranks needs of this one, by reference. Nothing changes here."""
+        first = self.learner.ranks.rank == 0
+        return Handover(
+            shards=[ray.put(shards) for shards in cut_states(self.learner, size)],
+            parameters=ray.put(parameters_of(self.learner)) if first else None,
+            counters=counters_of(self.learner),
+            started_from=self.started_from,
         )
+
+    def regroup(
+        self, rank: int, size: int, meeting: tuple[str, int] | None, first: Handover, shards: Sequence[ray.ObjectRef]
+    ) -> None:
+        """Become rank `rank` of the group of `size` that meets at `meeting`, with the states of the old group.
+
+        first: what its first rank handed over. shards: all that hold any of this rank's new share.
+        """
+        self._leave()
+        timeout_s = self.config.optimizer.rank_timeout_s
+        if meeting is not None and rank > 0:
+            self._store = connect_store(*meeting, size, timeout_s)
+        self._ranks = Ranks.join(rank, size, self._store, timeout_s, self.config.allocation.join_timeout_s)
+        if self.learner is not None:
+            self.learner.regroup(self._ranks)
+        else:
+            self.started_from = first.started_from
+            self.learner = self._make_learner(self._ranks)
+            take_parameters(self.learner, ray.get(first.parameters))
+        take_states(self.learner, ray.get(list(shards)))
+        set_counters(self.learner, first.counters)
 
     def update(self, parts: Sequence[ray.ObjectRef]) -> dict[str, float]:
         """Train on this rank's part of each minibatch in turn; the parameters are the next policy version then.
@@ -116,5 +159,27 @@ class Trainer:
 
     def close(self) -> None:
         """Leave the group."""
-        self.learner.ranks.close()
+        self._leave()
         self._store = None
+
+    def _leave(self) -> None:
+        if self._ranks is not None:
+            self._ranks.close()
+            self._ranks = None
+
+    def _make_learner(self, ranks: Ranks) -> Learner:
+        config, model = self.config, self._model
+        self._model = None
+        reference = self.model_config.model_copy(update={"path": self.started_from})
+        return Learner(
+            model,
+            algorithm=config.algorithm,
+            executor=config.executor,
+            optimizer=config.optimizer,
+            updates=config.steps * config.algorithm.updates_per_batch,
+            temperature=config.rollout.sampling.temperature,
+            ranks=ranks,
+            reference=load_model(reference) if needs_reference(config.algorithm) else None,
+            critic=load_model(self.model_config) if needs_critic(config.algorithm) else None,
+            version=self.version,
+        )

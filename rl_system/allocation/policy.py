@@ -50,7 +50,15 @@ class SplitPolicy:
         self._measured: Split | None = None
 
     def request(self, move: Move, count: int, current: Split) -> None:
-        """A person's wish, carried out one accelerator a step boundary, before anything the policy wants itself."""
+        """A person's wish, carried out one accelerator at a time, before anything the policy wants itself.
+
+        Raises UserError where it would leave the bounds, or where `allocation.mode` takes no requests.
+        """
+        if self.config.mode == "off":
+            raise UserError(
+                "rebalance: allocation.mode is 'off', in which the split stays as it is; start or resume the run with "
+                "'advise' (moves on request alone) or 'auto'"
+            )
         pending = current
         for earlier in self._requested:
             pending = earlier.applied(pending)
@@ -61,6 +69,11 @@ class SplitPolicy:
                 f"allocation.min_rollout is {self.config.min_rollout}, allocation.min_trainer {self.config.min_trainer}"
             )
         self._requested += [move] * count
+
+    @property
+    def requested(self) -> int:
+        """Accelerators that a person has asked to be moved and that were not yet."""
+        return len(self._requested)
 
     def observe(self, observation: Observation) -> Decision:
         """Learn from one window and decide what happens at the step boundary that ends it."""

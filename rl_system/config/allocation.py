@@ -11,8 +11,8 @@ class AllocationConfig(Section):
     rollout: int = Field(1, ge=1)
     trainer: int = Field(1, ge=1)
     mode: Literal["off", "advise", "auto"] = "advise"
-    """off: the split stays and nothing is predicted. advise: the split that would be chosen is reported. auto: it is
-    taken, one accelerator at a time."""
+    """off: the split stays and nothing is predicted. advise: the split that would be chosen is reported, and taken only
+    where a person asks for it (`python -m launch.rebalance`). auto: it is taken, one accelerator at a time."""
     min_rollout: int = Field(1, ge=1)
     min_trainer: int = Field(1, ge=1)
     window_steps: int = Field(2, ge=1)
@@ -25,6 +25,12 @@ class AllocationConfig(Section):
     """Predicted relative gain below which the split stays."""
     switch_cost_s: float = Field(60.0, ge=0)
     """Guess of the production time that one move costs, in seconds; measured costs take over."""
+    handover_timeout_s: float = Field(60.0, gt=0)
+    """Longest that a rollout worker whose accelerator is moved waits for its turns to be taken over by others."""
+    start_timeout_s: float = Field(900.0, gt=0)
+    """Longest that a rollout worker or trainer takes to load its model. Large ones take minutes."""
+    join_timeout_s: float = Field(120.0, gt=0)
+    """Longest that the trainers of a group that is formed anew wait for each other."""
     trainer_threads: int = Field(1, ge=1)
     """CPU threads of one trainer."""
 

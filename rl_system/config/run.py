@@ -88,9 +88,11 @@ class RunConfig(Section):
                 "weights.transport is 'nccl', which the trainers do not send by yet (the rollout workers' side is there); "
                 "use 'object_store' or 'directory'"
             )
-        if self.allocation.mode == "auto":
+        allocation = self.allocation
+        if allocation.mode == "auto" and allocation.accelerators == allocation.min_rollout + allocation.min_trainer:
             raise ValueError(
-                "allocation.mode is 'auto', but a run does not move accelerators by itself yet; use 'advise' to see in "
-                "metrics and events what it would do, and start the next run with that split"
+                f"allocation.mode is 'auto', but of {allocation.accelerators} accelerators allocation.min_rollout keeps "
+                f"{allocation.min_rollout} and allocation.min_trainer {allocation.min_trainer}: there is none to move; "
+                "use more of them, or 'advise'"
             )
         return self

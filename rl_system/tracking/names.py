@@ -128,6 +128,12 @@ METRICS: dict[str, str] = {
     # Success on held-out tasks
     "eval/success_rate": "Share of evaluation episodes with the full reward.",
     "eval/reward_mean": "Mean reward of the evaluation episodes.",
+    "controller/switching": "1 while an accelerator is on its way from one side to the other.",
+    "controller/switches": "Accelerators moved so far.",
+    "controller/failed_switches": "Moves so far that came to nothing; events.jsonl says why.",
+    "controller/refused_requests": "Requests of a person to move accelerators that were refused so far.",
+    "controller/switch_cost_s": "What the move that just ended cost, in seconds of the whole run's production.",
+    "controller/standstill_s": "Part of it in which the trainers stood still.",
     "eval/pass/*": "pass^k: the probability that k episodes of a task all succeed, by k.",
     "eval/episodes": "Episodes evaluated.",
     "eval/failed_share": "Evaluation episodes lost to a broken environment or worker; they count as unsolved.",

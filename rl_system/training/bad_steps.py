@@ -37,10 +37,3 @@ class BadSteps:
 
     def restore(self, state: dict[str, Any]) -> None:
         self.total, self._in_a_row = state["total"], state["in_a_row"]
-
-    def state(self) -> tuple[int, int]:
-        """Bad steps in the whole run, and in a row up to now."""
-        return self.total, self._in_a_row
-
-    def restore(self, state: tuple[int, int]) -> None:
-        self.total, self._in_a_row = state

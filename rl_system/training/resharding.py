@@ -11,7 +11,7 @@ number of new ranks. So any group can be formed from them, the old one again too
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
@@ -21,7 +21,6 @@ import torch
 from rl_system.training.checkpoint import Trained
 from rl_system.training.flat_parameters import Layout, copy_overlaps
 from rl_system.training.learner import Learner
-from rl_system.training.ranks import Ranks
 from rl_system.training.weights import as_numpy
 
 POLICY, CRITIC = "policy", "critic"

@@ -129,11 +129,17 @@ def test_the_workload_of_now_counts_and_not_the_one_of_the_fit():
 
 
 def test_a_request_is_carried_out_one_accelerator_at_a_time_and_before_anything_else():
-    subject = policy(mode="off")
+    subject = policy(mode="advise")
     subject.request(Move.TO_ROLLOUT, 2, Split(4, 4))
+    assert subject.requested == 2
     moves = [subject.observe(TRAINING_STARVED.observe(split, 1)) for split in (Split(4, 4), Split(5, 3), Split(6, 2))]
     assert [decision.move for decision in moves] == [Move.TO_ROLLOUT, Move.TO_ROLLOUT, None]
     assert "1 more to come" in moves[0].reason
+
+
+def test_a_run_that_keeps_its_split_takes_no_requests():
+    with pytest.raises(UserError, match=r"allocation\.mode is 'off'"):
+        policy(mode="off").request(Move.TO_ROLLOUT, 1, Split(4, 4))
 
 
 def test_a_request_beyond_the_bounds_is_refused_with_the_bounds():

@@ -1,0 +1,70 @@
+"""A person's requests to a run that is going on: files in a folder of its directory.
+
+Files reach a run wherever it runs, also one with a private Ray cluster, and need no more rights than its directory. Invariant:
+a request is there as a whole or not at all, and is taken once; requests are taken in the order in which they were made.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from rl_system.allocation.decision import Move
+from rl_system.errors import UserError
+
+FOLDER = "requests"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Move `count` accelerators. name: tells requests apart, in events too."""
+
+    name: str
+    move: Move
+    count: int
+
+
+def make_request(run: Path, move: Move, count: int) -> Request:
+    """Leave a request for the run in directory `run`."""
+    folder = run / FOLDER
+    folder.mkdir(exist_ok=True)
+    request = Request(f"{time.time_ns()}-{os.getpid()}", move, count)
+    staging = folder / f".{request.name}"
+    staging.write_text(json.dumps({"move": move.value, "count": count}))
+    staging.rename(_path(run, request.name))
+    return request
+
+
+def take_requests(run: Path) -> list[Request]:
+    """The requests made since the last call, oldest first; they are gone from the folder then.
+
+    Raises UserError for a file that is none, which is gone as well.
+    """
+    requests = []
+    for path in sorted((run / FOLDER).glob("*.json")):
+        content = path.read_text()
+        path.unlink()
+        try:
+            values = json.loads(content)
+            requests.append(Request(path.stem, Move(values["move"]), int(values["count"])))
+        except (ValueError, KeyError, TypeError):
+            raise UserError(
+                f"{path} is no request to a run; make them with python -m launch.rebalance --run {run} --to-rollout 1"
+            ) from None
+    return requests
+
+
+def withdraw(run: Path, request: Request) -> bool:
+    """Take `request` back; False where the run has it already."""
+    try:
+        _path(run, request.name).unlink()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _path(run: Path, name: str) -> Path:
+    return run / FOLDER / f"{name}.json"

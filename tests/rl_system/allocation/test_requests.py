@@ -1,0 +1,40 @@
+import json
+
+import pytest
+
+from rl_system.allocation.decision import Move
+from rl_system.allocation.requests import FOLDER, make_request, take_requests, withdraw
+from rl_system.errors import UserError
+
+
+def test_requests_are_taken_once_in_the_order_in_which_they_were_made(tmp_path):
+    made = [make_request(tmp_path, Move.TO_ROLLOUT, 2), make_request(tmp_path, Move.TO_TRAINER, 1)]
+    assert take_requests(tmp_path) == made
+    assert take_requests(tmp_path) == []
+
+
+def test_a_run_that_was_asked_nothing_has_nothing_to_take(tmp_path):
+    assert take_requests(tmp_path) == []
+
+
+def test_a_request_that_is_still_being_written_is_not_seen(tmp_path):
+    request = make_request(tmp_path, Move.TO_ROLLOUT, 1)
+    path = tmp_path / FOLDER / f"{request.name}.json"
+    path.rename(path.with_name(f".{request.name}"))
+    assert take_requests(tmp_path) == []
+
+
+def test_a_request_can_be_withdrawn_until_it_is_taken(tmp_path):
+    first, second = (make_request(tmp_path, Move.TO_ROLLOUT, 1) for _ in range(2))
+    assert withdraw(tmp_path, first)
+    assert take_requests(tmp_path) == [second]
+    assert not withdraw(tmp_path, second)
+
+
+@pytest.mark.parametrize("content", ["{", "[]", json.dumps({"move": "sideways", "count": 1}), json.dumps({"move": "to_rollout"})])
+def test_a_file_that_is_no_request_is_refused_once(content, tmp_path):
+    (tmp_path / FOLDER).mkdir()
+    (tmp_path / FOLDER / "1.json").write_text(content)
+    with pytest.raises(UserError, match="is no request"):
+        take_requests(tmp_path)
+    assert take_requests(tmp_path) == []
