@@ -25,7 +25,7 @@ EPSILON = 1e-8
 
 def prepare_batch(batch: TrainBatch, config: AlgorithmConfig, version: int | None = None) -> TrainBatch:
     """Everything that must see the whole step, in order: the staleness mask, batch normalisation of advantages, loss
-    weights. Where a critic has yet to turn returns into advantages, the trainers normalise them after it.
+    weights. What the trainers have yet to complete they normalise themselves.
 
     version: of the policy that will be trained on it; needed for the staleness mask.
     """
@@ -33,7 +33,7 @@ def prepare_batch(batch: TrainBatch, config: AlgorithmConfig, version: int | Non
         if version is None:
             raise ValueError("algorithm.mask_staleness_above is set: prepare_batch needs the policy version")
         batch = mask_stale(batch, version - config.mask_staleness_above)
-    if normalises_batch(config) and not registry.find("advantages", config.advantage).critic:
+    if normalises_batch(config) and not completed_by_trainers(config):
         batch = normalise_advantages([batch])[0]
     return set_loss_weights(batch, config.aggregation, config.constant_length)
 
@@ -43,6 +43,13 @@ def normalises_batch(config: AlgorithmConfig) -> bool:
     if config.normalise_batch is not None:
         return config.normalise_batch
     return registry.find("advantages", config.advantage).normalise_batch
+
+
+def completed_by_trainers(config: AlgorithmConfig) -> bool:
+    """Whether advantages are complete only with the trainers, who know values and reference logprobs: a critic has yet
+    to judge them, or a divergence is to be taken from them."""
+    charged = config.kl_coefficient != 0 and config.kl_in == "reward"
+    return charged or registry.find("advantages", config.advantage).critic
 
 
 def mask_stale(batch: TrainBatch, oldest: int) -> TrainBatch:

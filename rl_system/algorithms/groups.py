@@ -12,7 +12,7 @@ import numpy as np
 
 from rl_system.algorithms import registry
 from rl_system.algorithms.credit import turn_advantages
-from rl_system.algorithms.rewards import shaped_reward
+from rl_system.algorithms.rewards import penalty, shaped_reward
 from rl_system.algorithms.sequences import contributes, sequences_of
 from rl_system.config.algorithm import AlgorithmConfig
 from rl_system.records import Episode, Sequence
@@ -23,7 +23,8 @@ SAME = 1e-9
 
 @dataclass(slots=True)
 class ScoredGroup:
-    """Arrays [members]. rewards: the environment's; shaped: after shaping; advantages: 0 where not `counts`.
+    """Arrays [members]. rewards: the environment's; shaped: after shaping; penalties: what shaping took for form and
+    length; advantages: 0 where not `counts`.
 
     sequences: of all members that count, in their order; empty where the group has no signal and such groups are
     dropped. signal: whether the estimator finds anything to learn in the group.
@@ -32,6 +33,7 @@ class ScoredGroup:
     sequences: list[Sequence]
     rewards: np.ndarray
     shaped: np.ndarray
+    penalties: np.ndarray
     advantages: np.ndarray
     counts: np.ndarray
     signal: bool
@@ -55,6 +57,7 @@ def score_group(episodes: list[Episode], config: AlgorithmConfig) -> ScoredGroup
         sequences=sequences,
         rewards=np.array([episode.reward for episode in episodes], np.float64),
         shaped=shaped,
+        penalties=np.array([penalty(episode, config) for episode in episodes], np.float64),
         advantages=advantages,
         counts=counts,
         signal=signal,

@@ -66,6 +66,8 @@ class PolicyObjective:
         if anchor is None:
             tokens = Tokens(logprobs, logprobs.detach(), pairs.advantages, pairs.sequence)
             return self._surrogate(tokens, self._config, meter)
+        meter.mean("train/advantage_mean", pairs.advantages)
+        meter.mean("train/advantage_size", pairs.advantages.abs())
         proximal = proximal_logprobs(logprobs.detach(), pairs, self._config, self._version)
         old = proximal if anchor == "proximal" else pairs.behaviour_logprobs
         tokens = Tokens(logprobs, old, pairs.advantages, pairs.sequence)

@@ -1,3 +1,4 @@
+import math
 from typing import Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
@@ -121,10 +122,23 @@ class AlgorithmConfig(Section):
                 f"algorithm.sequence_ratio_low is {self.sequence_ratio_low}, above algorithm.sequence_ratio_high "
                 f"{self.sequence_ratio_high}: every sequence would be rejected; use bounds around 1"
             )
-        if self.correction == "icepop" and self.behaviour_cap is not None and self.behaviour_floor > self.behaviour_cap:
+        if self.correction == "sequence_rejection" and not self.sequence_ratio_low <= 1 <= self.sequence_ratio_high:
             raise ValueError(
-                f"algorithm.behaviour_floor is {self.behaviour_floor}, above algorithm.behaviour_cap "
-                f"{self.behaviour_cap}: every token would be masked; use a floor below 1 and a cap above 1"
+                f"algorithm.sequence_ratio_low is {self.sequence_ratio_low} and algorithm.sequence_ratio_high "
+                f"{self.sequence_ratio_high}: sequences that the policy itself sampled have a ratio of 1 and would be "
+                "rejected; use bounds around 1"
+            )
+        cap = math.inf if self.behaviour_cap is None else self.behaviour_cap
+        if self.correction == "icepop" and not self.behaviour_floor <= 1 <= cap:
+            raise ValueError(
+                f"algorithm.behaviour_floor is {self.behaviour_floor} and algorithm.behaviour_cap {self.behaviour_cap}: "
+                "tokens that the policy itself sampled have a ratio of 1 and would be masked; use a floor below 1 and a "
+                "cap above 1"
+            )
+        if self.dual_clip is not None and self.dual_clip <= 1 + self.clip_high:
+            raise ValueError(
+                f"algorithm.dual_clip is {self.dual_clip}, not above 1 + algorithm.clip_high {self.clip_high:g}: it would "
+                "hold ratios that the clip lets through; use a larger one (3.0 is usual)"
             )
         return self
 

@@ -63,6 +63,11 @@ class RunConfig(Section):
                 f"algorithm.updates_per_batch is {algorithm.updates_per_batch}, but rollout.groups_per_batch "
                 f"{rollout.groups_per_batch} groups cannot be dealt out to so many updates; use at most one a group"
             )
+        if algorithm.length_penalty and algorithm.length_penalty_start >= rollout.max_episode_tokens:
+            raise ValueError(
+                f"algorithm.length_penalty_start is {algorithm.length_penalty_start}, but rollout.max_episode_tokens "
+                f"{rollout.max_episode_tokens} lets no episode get there: nothing would be penalised; use a smaller one"
+            )
         if algorithm.mask_staleness_above is not None and algorithm.mask_staleness_above >= rollout.max_staleness:
             raise ValueError(
                 f"algorithm.mask_staleness_above is {algorithm.mask_staleness_above}, but rollout.max_staleness "
@@ -89,7 +94,7 @@ class RunConfig(Section):
                 "use 'object_store' or 'directory'"
             )
         allocation = self.allocation
-        if allocation.mode == "auto" and allocation.accelerators == allocation.min_rollout + allocation.min_trainer:
+        if allocation.mode == "auto" and len(allocation.reachable) == 1:
             raise ValueError(
                 f"allocation.mode is 'auto', but of {allocation.accelerators} accelerators allocation.min_rollout keeps "
                 f"{allocation.min_rollout} and allocation.min_trainer {allocation.min_trainer}: there is none to move; "

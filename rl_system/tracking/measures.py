@@ -65,6 +65,8 @@ def group_metrics(groups: Sequence[ScoredGroup]) -> dict[str, float]:
     if counted:
         metrics["reward/group_std"] = float(np.mean([group.rewards[group.counts].std() for group in counted]))
         metrics["reward/shaped_mean"] = float(np.concatenate([group.shaped[group.counts] for group in counted]).mean())
+        penalties = np.concatenate([group.penalties[group.counts] for group in counted])
+        metrics["reward/penalty_mean"] = float(penalties.mean())
     if trained := [group.rewards[group.counts] for group in counted if group.sequences]:
         metrics["reward/trained_mean"] = float(np.concatenate(trained).mean())
     return metrics

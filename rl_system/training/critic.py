@@ -13,7 +13,6 @@ from dataclasses import replace
 import numpy as np
 from transformers import PreTrainedModel
 
-from rl_system.algorithms.aggregation import normalise_advantages, normalises_batch
 from rl_system.algorithms.gae import with_gae
 from rl_system.algorithms.statistics import Statistics
 from rl_system.algorithms.value_objective import ValueObjective
@@ -49,7 +48,6 @@ class Critic:
         ranks: Ranks,
     ) -> None:
         self.config, self.updates, self.ranks = algorithm.critic, updates, ranks
-        self.normalise = normalises_batch(algorithm)
         self.model = ValueModel(backbone)
         own = optimizer.model_copy(update={"learning_rate": self.config.learning_rate})
         self._lay_out(own)
@@ -82,11 +80,7 @@ class Critic:
     def assess(self, minibatches: Sequence[TrainBatch]) -> list[TrainBatch]:
         """This rank's part of a step, which carries returns, with values, advantages and the critic's targets."""
         discount, decay = self.config.discount, self.config.gae_lambda
-        assessed = [with_gae(replace(each, values=self.values(each)), discount, decay) for each in minibatches]
-        if self.normalise:
-            device = self.flat.gradients.device
-            assessed = normalise_advantages(assessed, lambda numbers: self.ranks.sum(numbers, device))
-        return assessed
+        return [with_gae(replace(each, values=self.values(each)), discount, decay) for each in minibatches]
 
     def update(self, minibatches: Sequence[TrainBatch]) -> dict[str, float]:
         """Train on what `assess` gave. Metrics of the whole step by their full names, the same on every rank.

@@ -15,6 +15,7 @@ import numpy as np
 from transformers import PreTrainedModel
 
 from rl_system.algorithms import make_objective
+from rl_system.algorithms.aggregation import completed_by_trainers, normalise_advantages, normalises_batch
 from rl_system.algorithms.gae import needs_critic
 from rl_system.algorithms.kl import needs_reference, with_reference
 from rl_system.algorithms.objective import Objective
@@ -107,13 +108,7 @@ class Learner:
         `optimizer.max_bad_steps` steps in a row had a loss or gradient that is not finite.
         """
         started = time.perf_counter()
-        minibatches = [batch] if isinstance(batch, TrainBatch) else list(batch)
-        if needs_proximal_pass(self.algorithm):
-            minibatches = [replace(each, proximal_logprobs=self.logprobs(each)) for each in minibatches]
-        if self.reference is not None:
-            minibatches = [with_reference(each, self.reference.logprobs(each), self.algorithm) for each in minibatches]
-        if self.critic is not None:
-            minibatches = self.critic.assess(minibatches)
+        minibatches = self._complete([batch] if isinstance(batch, TrainBatch) else list(batch))
         objective = self.make_objective()
         work = Work()
         outcomes, rates = [], []
@@ -129,6 +124,19 @@ class Learner:
         self.version += 1
         seconds = time.perf_counter() - started
         return metrics | self._metrics(work, outcomes, rates, seconds)
+
+    def _complete(self, minibatches: list[TrainBatch]) -> list[TrainBatch]:
+        """With what only the models can tell, as they are before the update: logprobs, values, final advantages."""
+        if needs_proximal_pass(self.algorithm):
+            minibatches = [replace(each, proximal_logprobs=self.logprobs(each)) for each in minibatches]
+        if self.reference is not None:
+            minibatches = [with_reference(each, self.reference.logprobs(each), self.algorithm) for each in minibatches]
+        if self.critic is not None:
+            minibatches = self.critic.assess(minibatches)
+        if normalises_batch(self.algorithm) and completed_by_trainers(self.algorithm):
+            device = self.flat.values.device
+            minibatches = normalise_advantages(minibatches, lambda numbers: self.ranks.sum(numbers, device))
+        return minibatches
 
     def make_objective(self) -> Objective:
         """The configured objective for an update of the present policy version."""

@@ -4,6 +4,7 @@ import pytest
 from rl_system.algorithms import score_group, shaped_reward
 from rl_system.algorithms.credit import turn_advantages
 from rl_system.config.algorithm import AlgorithmConfig
+from rl_system.tracking.measures import group_metrics
 from tests.rl_system.algorithms.episodes import episode, turn
 
 
@@ -41,3 +42,28 @@ def test_the_length_penalty_grows_in_proportion_between_its_bounds(sampled, pena
     half = sampled // 2
     turns = [turn([1], [2] * half), turn([1], [2] * (sampled - half))]
     assert shaped_reward(episode(turns, 1.0), config) == pytest.approx(1.0 - penalty)
+
+
+def test_credit_agrees_with_the_sum_that_defines_it_on_random_episodes():
+    rng = np.random.default_rng(0)
+    for turns in range(1, 9):
+        for credit in ("last", "spread"):
+            advantage, discount = float(rng.normal()), float(rng.uniform(0.1, 1))
+            config = AlgorithmConfig(credit=credit, turn_discount=discount)
+            earned = [advantage / turns] * turns if credit == "spread" else [0.0] * (turns - 1) + [advantage]
+            expected = [sum(discount ** (j - k) * earned[j] for j in range(k, turns)) for k in range(turns)]
+            np.testing.assert_allclose(turn_advantages(advantage, turns, config), expected, rtol=1e-12)
+
+
+def test_what_form_and_length_cost_is_told_beside_the_shaped_reward():
+    config = AlgorithmConfig(
+        malformed_call_penalty=0.25, length_penalty=0.4, length_penalty_start=0, length_penalty_full=4
+    )
+    members = [
+        episode([turn([1], [2, 3])], 1.0, counts={"malformed_calls": 2}),
+        episode([turn([1], [2])], 0.0),
+    ]
+    group = score_group(members, config)
+    np.testing.assert_allclose(group.penalties, [0.5 + 0.2, 0.1], rtol=1e-12)
+    np.testing.assert_allclose(group.shaped, [1 - 0.7, -0.1], rtol=1e-12)
+    assert group_metrics([group])["reward/penalty_mean"] == pytest.approx(0.4)

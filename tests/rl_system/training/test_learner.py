@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import torch
 
+from rl_system.algorithms import prepare_batch
 from rl_system.config.algorithm import AlgorithmConfig
 from rl_system.config.executor import ExecutorConfig
 from rl_system.config.optimizer import OptimizerConfig
@@ -115,6 +116,22 @@ def test_the_reference_policy_stays_where_the_run_started(batch):
     assert second["train/reference_kl"] > 1e-4
     expected = oracle_logprobs(make_model(), batch).detach().numpy() * batch.trained
     np.testing.assert_allclose(learner.reference.logprobs(batch), expected, rtol=1e-9)
+
+
+def test_the_step_is_normalised_after_a_divergence_was_charged_to_the_reward(batch):
+    settings = {"advantage": "reinforce_pp", "kl_coefficient": 0.3, "kl_in": "reward", "kl_estimator": "k1"}
+    prepared = prepare_batch(batch, AlgorithmConfig(**settings))
+    np.testing.assert_array_equal(prepared.advantages, batch.advantages)
+    delta = batch.behaviour_logprobs - oracle_logprobs(make_model(), batch).detach().numpy()
+    charged = []
+    for start, stop in zip(batch.offsets[:-1], batch.offsets[1:], strict=True):
+        sampled = start + np.flatnonzero(batch.trained[start:stop])
+        charged += (batch.advantages[sampled] - 0.3 * delta[sampled][::-1].cumsum()[::-1]).tolist()
+    expected = np.abs(np.array(charged) - np.mean(charged)).mean() / np.std(charged)
+    for parts in ([prepared], [prepared.take(np.arange(2)), prepared.take(np.arange(2, 6))]):
+        metrics = make_learner(algorithm=settings, reference=make_model()).update(parts)
+        assert metrics["train/advantage_mean"] == pytest.approx(0, abs=1e-6)
+        assert metrics["train/advantage_size"] == pytest.approx(expected, rel=1e-5)
 
 
 def test_a_reference_is_asked_for_where_the_objective_needs_one():
