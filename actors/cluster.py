@@ -17,7 +17,6 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from rl_system.allocation.devices import Devices
-from rl_system.allocation.observation import Split
 from rl_system.allocation.switch import Side
 from rl_system.config.run import RunConfig
 from rl_system.errors import UserError
@@ -46,7 +45,7 @@ class Accelerators:
     def __init__(self, config: RunConfig, group: PlacementGroup) -> None:
         self.resource = accelerator_resource(config)
         self.group = group
-        self.devices = Devices(Split(config.allocation.rollout, config.allocation.trainer))
+        self.devices = Devices(config.allocation.start)
 
     @classmethod
     async def reserve(cls, config: RunConfig) -> Accelerators:

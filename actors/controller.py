@@ -31,7 +31,7 @@ class Controller:
         self.ledger = StalenessLedger(
             rollout.groups_per_batch, rollout.max_staleness, total_groups=config.steps * rollout.groups_per_batch
         )
-        self.split = Split(config.allocation.rollout, config.allocation.trainer)
+        self.split = config.allocation.start
         self.policy = SplitPolicy(config.allocation)
         if state is not None:
             self.ledger.restore(state["ledger"])

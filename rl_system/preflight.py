@@ -102,7 +102,8 @@ def check_memory(config: RunConfig, directory: Path) -> float:
 
     Counts what is certain: a trainer's parameters, gradients and two AdamW moments (and float32 masters where it computes
     in less), the same again for a critic, the parameters of a reference policy, the engines' parameters and K/V caches,
-    one set of parameters in the object store and one in shared memory.
+    one set of parameters in the object store and one in shared memory. Where accelerators move by themselves, of the
+    split that needs the most, and the state that trainers hand over.
     """
     parameters = sum(
         torch.Size(weights.get_slice(name).get_shape()).numel()
@@ -117,14 +118,18 @@ def check_memory(config: RunConfig, directory: Path) -> float:
     needed += 2 * parameters * width / GIB
     if config.model.device == "cpu":
         trained, only_read = 1 + needs_critic(config.algorithm), int(config.algorithm.kl_coefficient != 0)
-        needed += allocation.trainer * parameters * (trained * (width + state) + only_read * width) / GIB
-        needed += allocation.rollout * (parameters * width / GIB + (engine.kv_cache_gib or 0))
+        trainer = parameters * (trained * (width + state) + only_read * width) / GIB
+        rollout = parameters * width / GIB + (engine.kv_cache_gib or 0)
+        needed += max(split.rollout * rollout + split.trainer * trainer for split in allocation.reachable)
+        if len(allocation.reachable) > 1:
+            needed += trained * parameters * (width + state) / GIB
     available = psutil.virtual_memory().available / GIB
     if needed > available:
         raise UserError(
             f"the run needs about {needed:.1f} GiB of memory and {available:.1f} GiB are available: model.path "
             f"{config.model.path!r} has {parameters / 1e6:.0f} million parameters in {config.model.dtype}, "
-            f"allocation.trainer {allocation.trainer}, allocation.rollout {allocation.rollout}, algorithm.advantage "
+            f"allocation.trainer {allocation.trainer}, allocation.rollout {allocation.rollout}, allocation.mode "
+            f"{allocation.mode!r}, algorithm.advantage "
             f"{config.algorithm.advantage!r}, algorithm.kl_coefficient {config.algorithm.kl_coefficient:g}, "
             f"rollout.engine.kv_cache_gib {engine.kv_cache_gib}; use a smaller model or fewer workers"
         )

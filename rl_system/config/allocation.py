@@ -2,6 +2,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from rl_system.allocation.observation import Split
 from rl_system.config.section import Section
 
 
@@ -37,6 +38,19 @@ class AllocationConfig(Section):
     @property
     def accelerators(self) -> int:
         return self.rollout + self.trainer
+
+    @property
+    def start(self) -> Split:
+        """The split that a run begins with."""
+        return Split(self.rollout, self.trainer)
+
+    @property
+    def reachable(self) -> list[Split]:
+        """The splits that a run may come to by itself."""
+        if self.mode != "auto":
+            return [self.start]
+        most = self.accelerators - self.min_trainer
+        return [Split(rollout, self.accelerators - rollout) for rollout in range(self.min_rollout, most + 1)]
 
     @model_validator(mode="after")
     def starts_within_bounds(self) -> "AllocationConfig":

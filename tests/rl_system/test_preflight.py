@@ -26,3 +26,14 @@ def test_the_memory_of_a_trainer_counts_every_model_that_it_holds(tmp_path, chan
 
     process = needed(2) - needed(1) - PARAMETERS * bytes_of_a_parameter / GIB
     assert process == pytest.approx(0.6)
+
+
+def test_a_run_that_moves_accelerators_by_itself_counts_the_split_that_needs_most_and_what_trainers_hand_over(tmp_path):
+    save_file({"weight": np.zeros((PARAMETERS,), np.float32)}, tmp_path / "model.safetensors")
+
+    def needed(*changes: str) -> float:
+        return check_memory(build_config({"name": "run"}, ["--rollout.engine.kv_cache_gib", "0.01", *changes]), tmp_path)
+
+    most_trainers = needed("--allocation.rollout", "1", "--allocation.trainer", "3")
+    moving = needed("--allocation.rollout", "3", "--allocation.trainer", "1", "--allocation.mode", "auto")
+    assert moving == pytest.approx(most_trainers + PARAMETERS * (4 + 12) / GIB)
