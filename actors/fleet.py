@@ -186,8 +186,8 @@ class RolloutFleet:
     async def _end(self, worker: ActorHandle) -> None:
         try:
             await asyncio.wait_for(worker.close.remote(), CLOSE_TIMEOUT_S)
-        except BROKEN as error:
-            logger.warning("a rollout worker did not close: %s", type(error).__name__)
+        except FAILED as error:
+            logger.warning("a rollout worker did not close: %s", last_line(error))
         ray.kill(worker)
 
     async def _push(self, device: int, weights: Weights) -> dict[str, float]:

@@ -98,7 +98,9 @@ class Trainer:
         """
         self._leave()
         timeout_s = self.config.optimizer.rank_timeout_s
-        if meeting is not None and rank > 0:
+        if meeting is None:
+            self._store = None
+        elif rank > 0:
             self._store = connect_store(*meeting, size, timeout_s)
         self._ranks = Ranks.join(rank, size, self._store, timeout_s, self.config.allocation.join_timeout_s)
         if self.learner is not None:

@@ -130,3 +130,67 @@ def test_the_directory_transport_publishes_a_path_with_all_parameters(local_ray,
     sent = load_file(Path(published.chunks[0]) / "model.safetensors")
     assert all((sent[name] == parameter).all() for name, parameter in expected.named_parameters())
     ray.kill(trainer)
+
+
+# -- groups that change their size ------------------------------------------------------------------------------------
+
+
+def form(old: list, new: list) -> None:
+    """What `TrainerGroup` does, on the loopback."""
+    left = call([trainer.hand_over.remote(len(new)) for trainer in old])
+    meeting = call(new[0].host.remote("127.0.0.1", len(new))) if len(new) > 1 else None
+    for_rank = [[each.shards[rank] for each in left] for rank in range(len(new))]
+    call([t.regroup.remote(rank, len(new), meeting, left[0], for_rank[rank]) for rank, t in enumerate(new)])
+
+
+def update(trainers: list, batch: TrainBatch) -> None:
+    parts = np.array_split(np.arange(len(batch)), len(trainers))
+    call([trainer.update.remote([ray.put(batch.take(part))]) for trainer, part in zip(trainers, parts, strict=True)])
+
+
+def test_a_trainer_joins_and_leaves_and_the_policy_goes_on_as_if_nothing_had_happened(local_ray, config, batch):
+    first = Trainer.options(num_cpus=0).remote(0, 1, config, config.model.path)
+    second = Trainer.options(num_cpus=0).remote(1, 2, config, config.model.path)
+    call([first.setup.remote(), second.load.remote()])
+    update([first], batch)
+    before = call(first.publish.remote())
+    form([first], [first, second])
+    published = call([first.publish.remote(), second.publish.remote()])
+    assert {(each.version, each.checksum) for each in published} == {(1, before.checksum)}
+    update([first, second], batch)
+    published = call([first.publish.remote(), second.publish.remote()])
+    assert published[0].checksum == published[1].checksum != before.checksum
+    form([first, second], [first])
+    update([first], batch)
+    after = call(first.publish.remote())
+    assert after.version == 3
+
+    alone = Learner(
+        load_model(config.model), algorithm=config.algorithm, executor=config.executor, optimizer=config.optimizer,
+        updates=config.steps,
+    )  # fmt: skip
+    for _ in range(3):
+        alone.update(batch)
+    arrays = {name: array for chunk in call(after.chunks) for name, array in chunk.items()}
+    for name, parameter in alone.model.named_parameters():
+        assert np.abs(arrays[name] - parameter.detach().numpy()).mean() < 1e-5, name
+    for trainer in (first, second):
+        ray.kill(trainer)
+
+
+def test_a_trainer_that_does_not_come_leaves_the_old_group_able_to_form_again(local_ray, config, batch):
+    allocation = config.allocation.model_copy(update={"join_timeout_s": 1.0})
+    impatient = config.model_copy(update={"allocation": allocation})
+    first = Trainer.options(num_cpus=0).remote(0, 1, impatient, config.model.path)
+    call(first.setup.remote())
+    update([first], batch)
+    before = call(first.publish.remote())
+    left = call(first.hand_over.remote(2))
+    meeting = call(first.host.remote("127.0.0.1", 2))
+    with pytest.raises(RuntimeError, match="(?i)time"):
+        call(first.regroup.remote(0, 2, meeting, left, [left.shards[0]]))
+    call(first.regroup.remote(0, 1, None, left, left.shards))
+    assert call(first.publish.remote()).checksum == before.checksum
+    update([first], batch)
+    assert call(first.publish.remote()).version == 2
+    ray.kill(first)

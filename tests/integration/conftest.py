@@ -41,10 +41,10 @@ def chat_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalRay]:
-    """A real local Ray with token authentication; nothing of it may be left afterwards."""
+def cluster(request: pytest.FixtureRequest) -> Iterator[LocalRay]:
+    """A real local Ray with token authentication and the module's SLOTS; nothing of it may be left afterwards."""
     shared_memory = set(os.listdir("/dev/shm"))
-    with LocalRay(slots=2) as running:
+    with LocalRay(slots=getattr(request.module, "SLOTS", 2)) as running:
         yield running
         processes = running.processes()
     assert len(processes) > 5 and not any(psutil.pid_exists(process.pid) for process in processes)
