@@ -1,8 +1,9 @@
 """The accelerators of a run: which Ray resource they are, whether the cluster has enough, and who gets which.
 
 One placement group holds one bundle an accelerator. Bundles `[0, rollout)` start with rollout workers, the rest with
-trainers; a device that changes sides keeps its bundle. On CUDA machines an accelerator is a `GPU`; elsewhere it is an `accelerator_slot`, a custom resource that
-`ray start --resources '{"accelerator_slots": 2}'` declares, so that everything runs for real without any.
+trainers; a device that changes sides keeps its bundle. On CUDA machines an accelerator is a `GPU`; elsewhere it is an
+`accelerator_slot`, a custom resource that `ray start --resources '{"accelerator_slots": 2}'` declares, so that everything
+runs for real without any.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The rollout workers of a run: given new weights together, replaced one by one when they break, and moved out of the way
-when their accelerator is wanted elsewhere.
+"""The rollout workers of a run: given new weights together, replaced one by one when they break, and ended when their
+accelerator is wanted elsewhere.
 
 Invariant: a worker that turns are sent to serves the newest weights that `push` was given; one that is started while
 weights travel is not shown to the environment pool before it has them.

@@ -1,7 +1,7 @@
 """Moving accelerators between generation and training while the run goes on.
 
-Wiring only: whether to move is the policy's decision (behind the controller) or a person's request, what happens in which order
-and what becomes of a failure is the `Switch`'s. Carried out here, one switch at a time.
+Wiring only: whether to move is the policy's decision (behind the controller) or a person's request; in which order things
+happen and what becomes of a failure is the `Switch`'s. It is carried out here, one switch at a time.
 
 The trainers' group changes between two steps and nowhere else: `at_boundary` is called there by the main loop. What a
 switch does to one member alone, which takes the longest (emptying and stopping an engine, loading a model), goes on
@@ -43,7 +43,9 @@ class Rebalancer:
         self._sampled_tokens = 0.0
         self._began = self._standstill_s = 0.0
         self._requested = 0
-        self._totals = {"controller/switches": 0.0, "controller/failed_switches": 0.0, "controller/refused_requests": 0.0}
+        self._totals = dict.fromkeys(
+            ("controller/switches", "controller/failed_switches", "controller/refused_requests"), 0.0
+        )
         self._last_cost: dict[str, float] = {}
 
     # -- deciding --------------------------------------------------------------------------------------------------

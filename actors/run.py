@@ -123,7 +123,7 @@ class Run:
         await self._pushed()
 
     async def rebalance(self) -> None:
-        """Move an accelerator where that was decided: what concerns the trainers here, the rest beside the next steps."""
+        """Move an accelerator where that was decided: what stops the trainers here, the rest beside the next steps."""
         beside = await self.rebalancer.at_boundary()
         if beside is not None:
             self.background.add(beside)

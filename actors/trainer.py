@@ -1,9 +1,9 @@
 """The trainer: one rank of the policy update behind a Ray actor.
 
 Owns a `Learner` and its place in the trainers' group. Methods that set up, train, save or load are called on all ranks,
-with the same arguments but the part of the batch; `host` and `publish` are for rank 0. A group of another size is formed
-by `hand_over` on all ranks of the old one, then `regroup` on all of the new one; a rank that joins was made ready by
-`load`. Until `regroup` a rank of the old group has lost nothing.
+with the same arguments but the part of the batch; `host` and `publish` are for rank 0. A group of another size is
+formed by `hand_over` on all ranks of the old one, then `regroup` on all of the new one; a rank that joins was made ready
+by `load`. Until `regroup` a rank of the old group has lost nothing.
 """
 
 from __future__ import annotations

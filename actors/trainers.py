@@ -2,8 +2,8 @@
 
 No rank waits in a collective that another has not been asked to enter, since all are called before any is awaited.
 
-The group can be formed anew with one rank more or less. Invariant: when `join` or `release` returns or raises, the ranks in
-`ranks` are a whole group with the parameters and optimizer states of before, or the run is over.
+The group can be formed anew with one rank more or less. Invariant: when `join` or `release` returns or raises SideFailed,
+`ranks` are a whole group with the parameters and optimizer states of before; anything else that they raise ends the run.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class TrainerGroup:
         rest. Raises SideFailed where the others could not form one: the group is as before then.
         """
         if self.devices[-1] != device:
-            raise ValueError(f"the last trainer is on device {self.devices[-1]}; the one on {device} cannot leave first")
+            raise ValueError(f"the last trainer is on device {self.devices[-1]}, and it leaves before the one on {device}")
         leaver = self.ranks[-1]
         await self._regroup(self.ranks[:-1])
         self.devices.pop()

@@ -1,8 +1,8 @@
 """Sending turns to rollout workers, and on to others when a worker breaks or has to go.
 
-Owns the workers as the environment pool sees them, and which one each episode samples from. Invariants: a turn that was begun
-ends as one turn of one request, or raises; no turn goes to a worker that was taken out. A worker is known by the device that
-it occupies.
+Owns the workers as the environment pool sees them, and which one each episode samples from. A worker is known by the
+device that it occupies. Invariants: a turn that was begun ends as one turn, or raises; no turn goes to a worker that was
+taken out.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A person's requests to a run that is going on: files in a folder of its directory.
 
-Files reach a run wherever it runs, also one with a private Ray cluster, and need no more rights than its directory. Invariant:
-a request is there as a whole or not at all, and is taken once; requests are taken in the order in which they were made.
+Files reach a run wherever it runs, also one with a private Ray cluster, and need no more rights than its directory.
+Invariant: a request is there as a whole or not at all, and is taken once, in the order in which requests were made.
 """
 
 from __future__ import annotations

@@ -46,7 +46,9 @@ class Outcome(enum.StrEnum):
 
 
 class Switch:
-    """`device` goes the way of `move`; `split` is that of before. Told what became of each phase, it says what is next."""
+    """`device` goes the way of `move`; `split` is that of before. It is told what became of each phase and says what is
+    next.
+    """
 
     def __init__(self, move: Move, device: int, split: Split) -> None:
         self.move, self.device, self.before = move, device, split

@@ -55,7 +55,7 @@ def trained_models(learner: Learner) -> dict[str, Trained]:
 
 
 def cut_states(learner: Learner, size: int) -> list[dict[str, Shard]]:
-    """This rank's optimizer states, cut for each rank of a group of `size`. Copies: later updates do not change them."""
+    """This rank's optimizer states, cut for each rank of a group of `size`. Copies, which later updates do not change."""
     models = trained_models(learner)
     return [{name: _cut(trained, size, rank) for name, trained in models.items()} for rank in range(size)]
 
@@ -115,11 +115,11 @@ def _cut(trained: Trained, size: int, rank: int) -> Shard:
                 stretches.append((start, stop))
                 places.append(slice(own + start - share.start, own + stop - share.start))
         own += share.stop - share.start
-    states = trained.optimizer.states()
-    return Shard(
-        stretches,
-        {name: as_numpy(torch.cat([values[:0], *(values[each] for each in places)])) for name, values in states.items()},
-    )
+    states = {
+        name: as_numpy(torch.cat([values[:0], *(values[each] for each in places)]))
+        for name, values in trained.optimizer.states().items()
+    }
+    return Shard(stretches, states)
 
 
 def _pieces(trained: Trained) -> list[np.ndarray]:

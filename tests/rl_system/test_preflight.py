@@ -28,7 +28,7 @@ def test_the_memory_of_a_trainer_counts_every_model_that_it_holds(tmp_path, chan
     assert process == pytest.approx(0.6)
 
 
-def test_a_run_that_moves_accelerators_by_itself_counts_the_split_that_needs_most_and_what_trainers_hand_over(tmp_path):
+def test_a_run_that_moves_accelerators_counts_the_split_that_needs_most_and_what_trainers_hand_over(tmp_path):
     save_file({"weight": np.zeros((PARAMETERS,), np.float32)}, tmp_path / "model.safetensors")
 
     def needed(*changes: str) -> float:

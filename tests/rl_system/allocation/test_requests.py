@@ -1,5 +1,3 @@
-import json
-
 import pytest
 
 from rl_system.allocation.decision import Move
@@ -31,7 +29,7 @@ def test_a_request_can_be_withdrawn_until_it_is_taken(tmp_path):
     assert not withdraw(tmp_path, second)
 
 
-@pytest.mark.parametrize("content", ["{", "[]", json.dumps({"move": "sideways", "count": 1}), json.dumps({"move": "to_rollout"})])
+@pytest.mark.parametrize("content", ["{", "[]", '{"move": "sideways", "count": 1}', '{"move": "to_rollout"}'])
 def test_a_file_that_is_no_request_is_refused_once(content, tmp_path):
     (tmp_path / FOLDER).mkdir()
     (tmp_path / FOLDER / "1.json").write_text(content)

@@ -79,7 +79,10 @@ def test_a_switch_that_is_over_takes_no_more_news():
         switch.failed("again")
 
 
-@given(st.integers(2, 6), st.integers(2, 6), st.lists(st.tuples(moves, st.lists(st.booleans(), min_size=5, max_size=5))))
+results = st.lists(st.booleans(), min_size=5, max_size=5)
+
+
+@given(st.integers(2, 6), st.integers(2, 6), st.lists(st.tuples(moves, results)))
 def test_over_any_sequence_of_switches_every_device_has_at_most_one_owner_and_the_counts_are_those_of_the_switches(
     rollout, trainer, plan
 ):

@@ -16,5 +16,6 @@ def test_a_run_that_moves_accelerators_reaches_every_split_within_its_bounds():
 
 
 def test_a_run_that_is_to_move_accelerators_and_has_none_to_spare_is_refused_with_its_bounds():
-    with pytest.raises(UserError, match=r"allocation\.mode is 'auto'.*of 3 accelerators.*keeps 2.*there is none to move"):
-        build_config({"name": "a"}, ["--allocation.mode", "auto", "--allocation.rollout", "2", "--allocation.min_rollout", "2"])
+    allocation = {"mode": "auto", "rollout": 2, "min_rollout": 2}
+    with pytest.raises(UserError, match=r"allocation\.mode is 'auto'.*of 3 accelerators.*keeps 2.*none to move"):
+        build_config({"name": "a", "allocation": allocation})

@@ -215,4 +215,6 @@ def test_the_shares_of_any_two_layouts_cover_the_parameters_once(elements, befor
 
 def test_a_shard_of_nothing_is_legal():
     learner = make_learner(Ranks(), torch.float32)
-    take_states(learner, [{"policy": Shard([], {name: np.empty(0, np.float32) for name in learner.optimizer.states()})}])
+    nothing = {name: np.empty(0, np.float32) for name in learner.optimizer.states()}
+    take_states(learner, [{"policy": Shard([], nothing)}])
+    assert not learner.optimizer.first_moment.any()
