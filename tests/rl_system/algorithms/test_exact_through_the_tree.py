@@ -13,7 +13,7 @@ from rl_system.config.executor import ExecutorConfig
 from rl_system.executor import make_executor
 from rl_system.records import Sequence, TrainBatch
 from tests.rl_system.algorithms.models import tiny_model
-from tests.rl_system.algorithms.test_objectives import VARIANTS, VERSION
+from tests.rl_system.algorithms.test_objectives import OBJECTIVES, VARIANTS, VERSION
 
 VOCABULARY = 23
 
@@ -73,7 +73,7 @@ def test_every_objective_is_that_of_independent_sequences_whatever_the_blocks(va
         assert tree[2] == pytest.approx(metrics, rel=1e-9)
 
 
-@pytest.mark.parametrize("variant", ["decoupled_ppo", "gspo", "decoupled_ppo + sequence_rejection", "KL k3", "entropy"])
+@pytest.mark.parametrize("variant", VARIANTS)
 def test_neither_the_partition_nor_the_number_of_ranks_changes_loss_gradients_or_metrics(variant):
     config = AlgorithmConfig(**VARIANTS[variant])
     model = tiny_model(VOCABULARY)
@@ -118,8 +118,23 @@ def test_the_critics_loss_is_that_of_independent_sequences():
         assert tree[2] == pytest.approx(metrics, rel=1e-9)
 
 
-def test_padding_of_untrained_tokens_at_the_end_changes_nothing():
-    config = AlgorithmConfig(objective="gspo", aggregation="sequence_mean")
+def test_the_order_of_sequences_does_not_matter():
+    config = AlgorithmConfig(objective="gspo", aggregation="sequence_mean", normalise_batch=True)
+    model = tiny_model(VOCABULARY)
+    batch = shared_batch(6)
+    executor = ExecutorConfig(method="tree", block_tokens=8)
+    loss, gradients, metrics = run(model, prepare_batch(batch, config), config, executor)
+    shuffled = batch.take(np.random.default_rng(7).permutation(len(batch)))
+    other = run(model, prepare_batch(shuffled, config), config, executor)
+    assert other[0] == pytest.approx(loss, rel=1e-6)  # normalised advantages are float32
+    for name, gradient in gradients.items():
+        assert (other[1][name] - gradient).norm() / gradient.norm() < 1e-6, name
+    assert other[2] == pytest.approx(metrics, rel=1e-5, abs=1e-6)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_padding_of_untrained_tokens_at_the_end_changes_nothing(objective):
+    config = AlgorithmConfig(objective=objective, aggregation="sequence_mean")
     model = tiny_model(VOCABULARY)
     batch = shared_batch(3)
     padded = []

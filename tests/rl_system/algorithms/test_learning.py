@@ -51,10 +51,12 @@ def check_that_it_learns(changes: dict) -> None:
 
 
 @pytest.mark.parametrize(
-    ("advantage", "objective"), [("grpo", "decoupled_ppo"), ("reinforce_pp", "gspo"), ("rloo", "cispo")]
+    ("advantage", "objective"),
+    [("grpo", "decoupled_ppo"), ("reinforce_pp", "gspo"), ("rloo", "cispo"), ("gae", "ppo_clip")],
 )
 def test_with_the_sign_of_the_reward_flipped_it_falls(advantage, objective):
-    config = AlgorithmConfig(advantage=advantage, objective=objective, reward_scale=-1)
+    critic = CriticConfig(learning_rate=1e-2)
+    config = AlgorithmConfig(advantage=advantage, objective=objective, critic=critic, reward_scale=-1)
     runs = np.array([learn(config, seed) for seed in SEEDS])
     assert (runs[:, 1] < runs[:, 0] - 0.2).all(), runs
 

@@ -180,6 +180,12 @@ def test_objectives_by_hand(name):
     assert evaluate(config, CURRENT, [0.0, 0.0], HAND.pairs())[0] == pytest.approx(expected, rel=1e-12)
 
 
+def test_every_objective_and_every_correction_has_an_example_by_hand():
+    configs = [AlgorithmConfig(**({"objective": name} | changes)) for name, (changes, _) in BY_HAND.items()]
+    assert {config.objective for config in configs} == set(OBJECTIVES)
+    assert {config.correction for config in configs} == set(CORRECTIONS)
+
+
 def test_the_dual_clip_bounds_the_loss_of_a_bad_action_that_became_likelier():
     sample = Sample([0], [math.log(0.01)], [-1.0], [1.0], [0])
     free = AlgorithmConfig(objective="ppo_clip")

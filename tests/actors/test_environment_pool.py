@@ -1,0 +1,108 @@
+"""The pool with a real controller and real environments, sampling from workers that keep some requests waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import ray
+
+from actors.controller import Controller
+from actors.environment_pool import EnvironmentPool
+from rl_system.config.run import RunConfig
+from rl_system.records import Episode, Turn
+from rl_system.tracking.names import unlisted
+from tests.models import save_tiny_chat_model
+
+TIMEOUT_S = 60
+
+
+@ray.remote(num_cpus=0)
+class Straggling:
+    """Answers with two tokens at once, but the first `slow` requests only after an hour."""
+
+    def __init__(self, slow: int) -> None:
+        self.slow, self.requests, self.cancelled = slow, 0, 0
+
+    async def generate(self, prompt_ids, max_new_tokens, temperature, prefix) -> Turn:
+        self.requests += 1
+        if self.requests <= self.slow:
+            try:
+                await asyncio.sleep(3600)
+            except asyncio.CancelledError:
+                self.cancelled += 1
+                raise
+        return Turn(prompt_ids, np.array([5, 6], np.int32), np.zeros(2, np.float32), np.zeros(2, np.int32), "stop")
+
+    async def counts(self) -> tuple[int, int]:
+        return self.requests, self.cancelled
+
+
+@ray.remote(num_cpus=0)
+class Scored:
+    """In place of the reward actor: keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.groups: list[list[Episode]] = []
+
+    async def score(self, group_id: int, episodes: list[ray.ObjectRef]) -> None:
+        self.groups.append(list(await asyncio.gather(*episodes)))
+
+    async def taken(self) -> list[list[Episode]]:
+        return self.groups
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Path:
+    return save_tiny_chat_model(tmp_path_factory.mktemp("chat_model"))
+
+
+def play_one_group(model: Path, over_sample: int, slow: int) -> tuple[list[Episode], dict[str, float], tuple[int, int]]:
+    """The episodes of the only group of a run, the pool's metrics, and requests made and cancelled at the worker."""
+    config = RunConfig.model_validate(
+        {
+            "name": "pool-test",
+            "steps": 1,
+            "model": {"path": str(model), "max_model_len": 1536},
+            "environment": {"domain": "mock", "processes": 0, "max_turns": 1, "curriculum": {"enabled": True}},
+            "rollout": {"group_size": 2, "over_sample": over_sample, "groups_per_batch": 1, "max_staleness": 0},
+        }
+    )
+    controller, reward, worker = Controller.remote(config, None), Scored.remote(), Straggling.remote(slow)
+    pool = EnvironmentPool.remote(config, model, controller, reward, None)
+    call(pool.start.remote())
+    call(pool.set_workers.remote({0: worker}))
+    running = pool.run.remote()
+    deadline = time.monotonic() + TIMEOUT_S
+    while not (groups := call(reward.taken.remote())):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    call(pool.stop.remote())
+    call(running)
+    metrics, counts = call(pool.take_metrics.remote()), call(worker.counts.remote())
+    call(pool.close.remote())
+    for actor in (pool, controller, reward, worker):
+        ray.kill(actor)
+    assert len(groups) == 1 and unlisted(metrics) == []
+    return groups[0], metrics, counts
+
+
+def call(reference):
+    return ray.get(reference, timeout=TIMEOUT_S)
+
+
+def test_the_first_to_finish_make_the_group_and_stragglers_leave_their_engine(local_ray, model):
+    episodes, metrics, (requests, cancelled) = play_one_group(model, over_sample=2, slow=2)
+    assert len({episode.index for episode in episodes}) == 2
+    assert (requests, cancelled) == (4, 2)
+    assert metrics["rollout/cancelled_episodes"] == 2
+    assert metrics["rollout/curriculum_seen_share"] > 0
+
+
+def test_without_over_sampling_every_episode_that_was_started_counts(local_ray, model):
+    episodes, metrics, counts = play_one_group(model, over_sample=0, slow=0)
+    assert [episode.index for episode in episodes] == [0, 1]
+    assert counts == (2, 0) and metrics["rollout/cancelled_episodes"] == 0
