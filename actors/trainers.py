@@ -98,7 +98,8 @@ class TrainerGroup:
     async def _regroup(self, ranks: list[ActorHandle]) -> None:
         """Deal the states of the group out among `ranks`; where that fails, among the old ones again."""
         try:
-            left = await asyncio.gather(*(rank.hand_over.remote(len(ranks)) for rank in self.ranks))
+            async with asyncio.timeout(self.config.allocation.start_timeout_s):
+                left = await asyncio.gather(*(rank.hand_over.remote(len(ranks)) for rank in self.ranks))
         except FAILED as error:
             raise SideFailed(f"the trainers could not hand over their states: {last_line(error)}") from error
         try:
@@ -115,11 +116,12 @@ class TrainerGroup:
     ) -> None:
         """Raises what the first of the ranks raised, once none of them waits for another any more."""
         size = len(ranks)
-        meeting = await ranks[0].host.remote(size=size) if size > 1 else None
-        answers = await asyncio.gather(
-            *(rank.regroup.remote(index, size, meeting, first, shards(index)) for index, rank in enumerate(ranks)),
-            return_exceptions=True,
-        )
+        async with asyncio.timeout(self.config.allocation.start_timeout_s):
+            meeting = await ranks[0].host.remote(size=size) if size > 1 else None
+            answers = await asyncio.gather(
+                *(rank.regroup.remote(index, size, meeting, first, shards(index)) for index, rank in enumerate(ranks)),
+                return_exceptions=True,
+            )
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer

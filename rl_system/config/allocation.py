@@ -29,7 +29,8 @@ class AllocationConfig(Section):
     handover_timeout_s: float = Field(60.0, gt=0)
     """Longest that a rollout worker whose accelerator is moved waits for its turns to be taken over by others."""
     start_timeout_s: float = Field(900.0, gt=0)
-    """Longest that a rollout worker or trainer takes to load its model. Large ones take minutes."""
+    """Longest that a rollout worker or trainer takes to load its model, or the trainers to deal out their states anew.
+    Large models take minutes."""
     join_timeout_s: float = Field(120.0, gt=0)
     """Longest that the trainers of a group that is formed anew wait for each other."""
     trainer_threads: int = Field(1, ge=1)
