@@ -12,6 +12,7 @@ from rl_system.executor.auto import AutoExecutor
 from rl_system.executor.dense import DenseExecutor
 from rl_system.executor.gradients import gradient_buffers
 from rl_system.executor.head import LogprobHead, ModuleHead
+from rl_system.executor.host_memory import keep_freed_memory
 from rl_system.executor.interface import Executor
 from rl_system.executor.leaves import LeavesExecutor
 from rl_system.executor.models import check_supported, model_shape
@@ -27,9 +28,12 @@ def make_executor(
 
     temperature: divides the logits, as in the sampler. head: None for logprobs of the model's own output embeddings; a
     module from [rows, hidden size] to [rows, 1] for a critic's values, read at the row that predicts each trained token.
-    Raises `UserError` for models whose attention is not plain causal softmax.
+    Raises `UserError` for models whose attention is not plain causal softmax. On the CPU, memory that this process frees
+    stays with it from now on.
     """
     check_supported(model)
+    if model.device.type == "cpu":
+        keep_freed_memory()
     gradients = gradient_buffers(model)
     if head is None:
         weight = model.get_output_embeddings().weight

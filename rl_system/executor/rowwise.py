@@ -46,7 +46,18 @@ def feed_forward(
 
 def _chunks(x: Tensor) -> list[slice]:
     size = CPU_CHUNK_ROWS if x.device.type == "cpu" else max(1, len(x))
-    return [slice(at, at + size) for at in range(0, len(x), size)]
+    return [slice(at, min(at + size, len(x))) for at in range(0, len(x), size)]
+
+
+class _Scratch:
+    """Memory for one chunk of rows at a time, the same for every chunk, so that it stays in the cache."""
+
+    def __init__(self, like: Tensor, count: int) -> None:
+        rows = max((chunk.stop - chunk.start for chunk in _chunks(like)), default=0)
+        self.tensors = [like.new_empty((rows, *like.shape[1:])) for _ in range(count)]
+
+    def of(self, rows: slice) -> list[Tensor]:
+        return [each[: rows.stop - rows.start] for each in self.tensors]
 
 
 class _Embed(torch.autograd.Function):
@@ -97,12 +108,13 @@ class _Linear:
     module: nn.Linear
     gradients: GradientBuffers
 
-    def forward(self, x: Tensor) -> Tensor:
-        return functional.linear(x, self.module.weight, self.module.bias)
-
-    def add_to(self, residual: Tensor, x: Tensor) -> Tensor:
-        result = torch.addmm(residual, x, self.module.weight.T)
-        return result if self.module.bias is None else result.add_(self.module.bias)
+    def forward(self, x: Tensor, out: Tensor, residual: Tensor | None = None) -> Tensor:
+        """Into `out` [rows, out features]."""
+        if residual is None:
+            torch.mm(x, self.module.weight.T, out=out)
+        else:
+            torch.addmm(residual, x, self.module.weight.T, out=out)
+        return out if self.module.bias is None else out.add_(self.module.bias)
 
     def add_gradients(self, grad: Tensor, x: Tensor) -> None:
         """Of weight and bias, for outputs' gradient `grad` and inputs `x`."""
@@ -126,11 +138,11 @@ class _Projection:
         linears = [p for each in self.linears for p in each.module.parameters()]
         return [self.norm.module.weight, *linears, *(each.module.weight for each in self.head_norms)]
 
-    def rotate(self, x: Tensor, rows: slice, sign: int) -> Tensor:
+    def rotate(self, x: Tensor, rows: slice, sign: int, out: Tensor | None = None) -> Tensor:
         """Rotary positions of [rows, heads, head size]; sign −1 turns back. Both halves have the same angles."""
         half = x.shape[-1] // 2
         sin = self.sin[rows, :, :half]
-        turned = x * self.cos[rows]
+        turned = torch.mul(x, self.cos[rows], out=out)
         turned[..., :half].addcmul_(x[..., half:], sin, value=-sign)
         turned[..., half:].addcmul_(x[..., :half], sin, value=sign)
         return turned
@@ -146,15 +158,13 @@ class _Project(torch.autograd.Function):
             normal, _ = step.norm.forward(x[rows])
             for index, (linear, output) in enumerate(zip(step.linears, outputs, strict=True)):
                 if index == 2:
-                    torch.mm(normal, linear.module.weight.T, out=output[rows].flatten(1))
-                    if linear.module.bias is not None:
-                        output[rows].flatten(1).add_(linear.module.bias)
+                    linear.forward(normal, output[rows].flatten(1))
                     continue
-                heads = linear.forward(normal).unflatten(1, (-1, step.head_size))
+                heads = plain[index][rows] if step.head_norms else torch.empty_like(output[rows])
+                linear.forward(normal, heads.flatten(1))
                 if step.head_norms:
-                    plain[index][rows] = heads
                     heads, _ = step.head_norms[index].forward(heads)
-                output[rows] = step.rotate(heads, rows, 1)
+                step.rotate(heads, rows, 1, output[rows])
         ctx.step = step
         ctx.save_for_backward(x, *plain)
         return tuple(each.transpose(0, 1)[None] for each in outputs)
@@ -202,12 +212,15 @@ class _Feed(torch.autograd.Function):
         result, middle = torch.empty_like(x), torch.empty_like(x)
         width = step.gate.module.out_features
         gate, up = x.new_empty((len(x), width)), x.new_empty((len(x), width))
+        scratch = _Scratch(gate, 1)
         for rows in _chunks(x):
-            middle[rows] = step.output.add_to(x[rows], attended[rows])
+            (product,) = scratch.of(rows)
+            step.output.forward(attended[rows], middle[rows], residual=x[rows])
             normal, _ = step.norm.forward(middle[rows])
-            gate[rows] = step.gate.forward(normal)
-            up[rows] = step.up.forward(normal)
-            result[rows] = step.down.add_to(middle[rows], functional.silu(gate[rows]).mul_(up[rows]))
+            step.gate.forward(normal, gate[rows])
+            step.up.forward(normal, up[rows])
+            torch.ops.aten.silu.out(gate[rows], out=product).mul_(up[rows])
+            step.down.forward(product, result[rows], residual=middle[rows])
         ctx.step = step
         ctx.save_for_backward(attended, middle, gate, up)
         return result
@@ -217,12 +230,16 @@ class _Feed(torch.autograd.Function):
         attended, middle, gate, up = ctx.saved_tensors
         step = ctx.step
         grad_x, grad_attended = torch.empty_like(middle), torch.empty_like(attended)
+        scratch = _Scratch(gate, 3)
         for rows in _chunks(middle):
-            grad_product = grad[rows] @ step.down.module.weight
-            activated = functional.silu(gate[rows])
-            step.down.add_gradients(grad[rows], activated * up[rows])
+            grad_product, activated, product = scratch.of(rows)
+            torch.mm(grad[rows], step.down.module.weight, out=grad_product)
+            torch.ops.aten.silu.out(gate[rows], out=activated)
+            step.down.add_gradients(grad[rows], torch.mul(activated, up[rows], out=product))
             grad_up = activated.mul_(grad_product)
-            grad_gate = torch.ops.aten.silu_backward(grad_product.mul_(up[rows]), gate[rows])
+            grad_gate = torch.ops.aten.silu_backward.grad_input(
+                grad_product.mul_(up[rows]), gate[rows], grad_input=product
+            )
             normal, factor = step.norm.forward(middle[rows])
             step.gate.add_gradients(grad_gate, normal)
             step.up.add_gradients(grad_up, normal)

@@ -144,11 +144,7 @@ def _backward(
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     dtype = torch.promote_types(q.dtype, torch.float32)
-    grad_q, grad_k, grad_v = (_zeros(like, dtype) for like in (q, k, v))
-    if block_pass.received is not None:
-        trunk = slice(0, block_pass.trunk)
-        grad_k[:, :, trunk] = block_pass.received[layer, 0].transpose(0, 1)
-        grad_v[:, :, trunk] = block_pass.received[layer, 1].transpose(0, 1)
+    grad_q, grad_k, grad_v = (_gradient(like, dtype) for like in (q, k, v))
     for calls in block_pass.plan.levels:
         inputs = (
             (
@@ -162,16 +158,24 @@ def _backward(
         )
         parts = block_pass.kernel.backward(inputs, calls[0].causal, scale)
         for call, (part_q, part_k, part_v) in zip(calls, parts, strict=True):
-            grad_q[:, :, call.q0 : call.q1] += part_q
+            rows, keys = slice(call.q0, call.q1), slice(call.k0, call.k1)
+            if call.causal:  # The first level: nothing is there yet, and no row is left out.
+                grad_q[:, :, rows], grad_k[:, :, keys], grad_v[:, :, keys] = part_q, part_k, part_v
+                continue
+            grad_q[:, :, rows] += part_q
             if call.path:
                 block_pass.stack.add_gradients(layer, call.k0, call.k1, part_k, part_v)
             else:
-                grad_k[:, :, call.k0 : call.k1] += part_k
-                grad_v[:, :, call.k0 : call.k1] += part_v
+                grad_k[:, :, keys] += part_k
+                grad_v[:, :, keys] += part_v
+    if block_pass.received is not None:
+        trunk = slice(0, block_pass.trunk)
+        grad_k[:, :, trunk] += block_pass.received[layer, 0].transpose(0, 1)
+        grad_v[:, :, trunk] += block_pass.received[layer, 1].transpose(0, 1)
     return grad_q.to(q.dtype), grad_k.to(k.dtype), grad_v.to(v.dtype)
 
 
-def _zeros(like: Tensor, dtype: torch.dtype) -> Tensor:
-    """Zeros of [1, heads, rows, head size] whose memory is [rows, heads, head size], as the projections want them."""
+def _gradient(like: Tensor, dtype: torch.dtype) -> Tensor:
+    """Empty [1, heads, rows, head size] whose memory is [rows, heads, head size], as the projections want it."""
     _, heads, rows, size = like.shape
-    return torch.zeros((1, rows, heads, size), dtype=dtype, device=like.device).transpose(1, 2)
+    return torch.empty((1, rows, heads, size), dtype=dtype, device=like.device).transpose(1, 2)
