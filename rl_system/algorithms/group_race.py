@@ -1,7 +1,7 @@
 """Which episodes make a group when more are started than are needed: the first to finish.
 
-Owns the decision alone: it is told what ended, and says whether to go on waiting. An episode that failed is no finisher;
-another one takes its place as long as there are spare ones.
+Owns the decision alone: it is told what ended, and says whether to go on waiting. An episode that failed is no
+finisher; another one takes its place as long as there are spare ones.
 
 Invariant: the members are the first `size` that ended without failing, and once they are known nothing changes them.
 """

@@ -19,7 +19,8 @@ def shaped_reward(episode: Episode, config: AlgorithmConfig) -> float:
 
 
 def penalty(episode: Episode, config: AlgorithmConfig) -> float:
-    """For form and length, in units of the shaped reward: `malformed_call_penalty · malformed calls + length penalty`."""
+    """For form and length, in units of the shaped reward: `malformed_call_penalty · malformed calls + length penalty`.
+    """
     malformed = config.malformed_call_penalty * episode.counts.get("malformed_calls", 0)
     sampled = sum(len(turn.response_ids) for turn in episode.turns)
     return malformed + length_penalty(sampled, config)

@@ -34,7 +34,8 @@ class EpochOrder:
     def _order(self) -> np.ndarray:
         """This epoch's order of the tasks, as indices."""
         random = np.random.default_rng((self.seed, self.epoch))
-        windows = [np.arange(start, min(start + self.window, self.count)) for start in range(0, self.count, self.window)]
+        tasks = np.arange(self.count)
+        windows = [tasks[start : start + self.window] for start in range(0, self.count, self.window)]
         return np.concatenate([random.permutation(windows[i]) for i in random.permutation(len(windows))])
 
     def observe(self, task: int, solved: int, episodes: int) -> None:

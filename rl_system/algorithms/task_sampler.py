@@ -83,8 +83,8 @@ class TaskSampler:
         if state["order"]["kind"] != self.order.kind:
             was = state["order"]["kind"] == Curriculum.kind
             raise UserError(
-                f"the checkpoint was made with environment.curriculum.enabled {str(was).lower()}; resume with the same, "
-                "or start a new run from the checkpoint's model"
+                f"the checkpoint was made with environment.curriculum.enabled {str(was).lower()}; resume with the "
+                "same, or start a new run from the checkpoint's model"
             )
         self.order.restore(state["order"])
         self._again = [self.tasks[self._index[task_id]] for task_id in state["again"]]

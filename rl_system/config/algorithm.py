@@ -109,14 +109,16 @@ class AlgorithmConfig(Section):
                 "algorithm.kl_estimator is 'k1' with algorithm.kl_in 'loss': the gradient of k1 is zero on average, "
                 "so it would only add noise; use k2 or k3 in the loss, or k1 in the reward"
             )
-        if registry.find("advantages", self.advantage).critic:
-            self._critic_agrees()
         if self.length_penalty and self.length_penalty_full <= self.length_penalty_start:
             raise ValueError(
                 f"algorithm.length_penalty_full is {self.length_penalty_full}, not above "
                 f"algorithm.length_penalty_start {self.length_penalty_start}; give the number of sampled tokens at "
                 f"which the penalty is {self.length_penalty}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def bounds_let_the_policys_own_tokens_through(self) -> "AlgorithmConfig":
         if self.sequence_ratio_low > self.sequence_ratio_high:
             raise ValueError(
                 f"algorithm.sequence_ratio_low is {self.sequence_ratio_low}, above algorithm.sequence_ratio_high "
@@ -131,19 +133,21 @@ class AlgorithmConfig(Section):
         cap = math.inf if self.behaviour_cap is None else self.behaviour_cap
         if self.correction == "icepop" and not self.behaviour_floor <= 1 <= cap:
             raise ValueError(
-                f"algorithm.behaviour_floor is {self.behaviour_floor} and algorithm.behaviour_cap {self.behaviour_cap}: "
-                "tokens that the policy itself sampled have a ratio of 1 and would be masked; use a floor below 1 and a "
-                "cap above 1"
+                f"algorithm.behaviour_floor is {self.behaviour_floor} and algorithm.behaviour_cap {self.behaviour_cap}; "
+                "tokens that the policy itself sampled have a ratio of 1 and would be masked: use a floor below 1 and "
+                "a cap above 1"
             )
         if self.dual_clip is not None and self.dual_clip <= 1 + self.clip_high:
             raise ValueError(
-                f"algorithm.dual_clip is {self.dual_clip}, not above 1 + algorithm.clip_high {self.clip_high:g}: it would "
-                "hold ratios that the clip lets through; use a larger one (3.0 is usual)"
+                f"algorithm.dual_clip is {self.dual_clip}, not above 1 + algorithm.clip_high {self.clip_high:g}: it "
+                "would hold ratios that the clip lets through; use a larger one (3.0 is usual)"
             )
         return self
 
-    def _critic_agrees(self) -> None:
-        """Raises ValueError for settings that a critic makes meaningless."""
+    @model_validator(mode="after")
+    def a_critic_has_something_to_say(self) -> "AlgorithmConfig":
+        if not registry.find("advantages", self.advantage).critic:
+            return self
         if self.turn_discount != 1:
             raise ValueError(
                 f"algorithm.turn_discount is {self.turn_discount}, but algorithm.advantage {self.advantage!r} lets a "
@@ -151,6 +155,7 @@ class AlgorithmConfig(Section):
             )
         if self.objective == "sft":
             raise ValueError(
-                f"algorithm.advantage is {self.advantage!r}, which trains a critic, but algorithm.objective 'sft' looks "
-                "at no advantage; use another objective, or the advantage 'reinforce_pp'"
+                f"algorithm.advantage is {self.advantage!r}, which trains a critic, but algorithm.objective 'sft' "
+                "looks at no advantage; use another objective, or the advantage 'reinforce_pp'"
             )
+        return self

@@ -69,7 +69,7 @@ class EnvironmentConfig(Section):
     def a_curriculum_has_no_epochs(self) -> "EnvironmentConfig":
         if self.curriculum.enabled and self.shuffle_window is not None:
             raise ValueError(
-                f"environment.shuffle_window is {self.shuffle_window}, but environment.curriculum.enabled draws tasks one by "
-                "one and shuffles none; set shuffle_window to null, or leave the curriculum off"
+                f"environment.shuffle_window is {self.shuffle_window}, but environment.curriculum.enabled draws tasks "
+                "one by one and shuffles none; set shuffle_window to null, or leave the curriculum off"
             )
         return self

@@ -54,8 +54,8 @@ class RunConfig(Section):
         if rollout.over_sample and rollout.episodes_per_group > self.environment.concurrency:
             raise ValueError(
                 f"rollout.over_sample is {rollout.over_sample} on top of rollout.group_size {rollout.group_size}, but "
-                f"environment.concurrency lets only {self.environment.concurrency} episodes run at once: what is started "
-                "late cannot overtake; use a concurrency of at least their sum"
+                f"environment.concurrency lets only {self.environment.concurrency} episodes run at once: what is "
+                "started late cannot overtake; use a concurrency of at least their sum"
             )
         algorithm = self.algorithm
         if algorithm.updates_per_batch > rollout.groups_per_batch:

@@ -32,7 +32,7 @@ METRICS: dict[str, str] = {
     "train/bad_steps": "Updates skipped so far because loss or gradient was not finite.",
     "train/sequences": "Training sequences in the batch.",
     "train/trained_tokens": "(sequence, token) pairs with a loss.",
-    "train/advantage_mean": "Mean advantage of trained tokens. Far from 0: long sequences are the better or the worse ones.",
+    "train/advantage_mean": "Mean advantage of trained tokens. Far from 0: length and success go together.",
     "train/advantage_size": "Mean absolute advantage of trained tokens. About 0.8 where the batch is normalised.",
     "train/clip_fraction": "Share of trained tokens whose ratio was clipped. Above 0.2: steps too large or too stale.",
     "train/dual_clip_fraction": "Share of trained tokens held by the dual clip (negative advantage, large ratio).",
@@ -45,8 +45,8 @@ METRICS: dict[str, str] = {
     "train/value_clip_fraction": "Share of trained tokens whose value change was clipped.",
     "train/value_mean": "Mean value that the critic gave trained tokens before the update.",
     "train/return_mean": "Mean return that the critic is trained towards: advantage before normalisation, plus value.",
-    "train/value_explained_variance": "1 - Var(return - value) / Var(return) before the update. 1: the critic foretells "
-    "returns; 0 or less: no better than a constant.",
+    "train/value_explained_variance": "1 - Var(return - value) / Var(return) before the update. 1: the critic "
+    "foretells returns; 0 or less: no better than a constant.",
     "train/critic_grad_norm": "Norm of the critic's gradient before clipping, mean over the step's updates.",
     "train/critic_learning_rate": "Learning rate of the critic's last update of the step.",
     "train/critic_bad_steps": "Updates of the critic skipped so far because loss or gradient was not finite.",
@@ -77,12 +77,12 @@ METRICS: dict[str, str] = {
     "rollout/malformed_calls_mean": "Tool calls per episode that could not be parsed.",
     "rollout/truncated_share": "Episodes cut short by a budget.",
     "rollout/failed_share": "Episodes lost to a broken environment or worker; never scored.",
-    "rollout/cancelled_episodes": "Episodes cancelled since the step before: rollout.over_sample's stragglers, and members "
-    "of groups that could not be completed.",
+    "rollout/cancelled_episodes": "Episodes cancelled since the step before: rollout.over_sample's stragglers, and "
+    "members of groups that could not be completed.",
     "rollout/epoch": "Epochs of the training tasks given out so far, where tasks come in epochs.",
     "rollout/curriculum_seen_share": "Share of the training tasks that the curriculum has an outcome of.",
-    "rollout/curriculum_effective_tasks": "Tasks that the next draw is spread over (perplexity). Falling: few tasks are "
-    "worth drawing.",
+    "rollout/curriculum_effective_tasks": "Tasks that the next draw is spread over (perplexity). Falling: few "
+    "tasks are worth drawing.",
     "rollout/curriculum_success_mean": "Mean estimated success rate of the tasks with an outcome, each counted once.",
     "rollout/curriculum_success_next": "Expected success rate of the next task drawn. Near 0.5 the curriculum works.",
     "rollout/ended/*": "Share of episodes that ended so.",

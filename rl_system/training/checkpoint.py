@@ -1,5 +1,6 @@
-"""The trainers' side of a checkpoint: parameters once, optimizer states by rank, and back on any number of ranks. Of the
-policy, and of the critic where there is one.
+"""The trainers' side of a checkpoint: parameters once, optimizer states by rank, and back on any number of ranks.
+
+Of the policy, and of the critic where there is one.
 
 States are kept as stretches of the flat parameter vector, whose layout does not depend on the number of ranks; a rank
 that loads takes from every file what falls into its own shares.
@@ -103,8 +104,8 @@ def load_checkpoint(learner: Learner, checkpoint: Checkpoint) -> None:
     if (saved["critic"] is None) != (learner.critic is None):
         there, wanted = ("no critic", "one") if saved["critic"] is None else ("a critic", "none")
         raise UserError(
-            f"checkpoint {checkpoint.path} holds {there}, but the configured algorithm.advantage needs {wanted}; resume "
-            "with the algorithm.advantage that it was written with"
+            f"checkpoint {checkpoint.path} holds {there}, but the configured algorithm.advantage needs {wanted}; "
+            "resume with the algorithm.advantage that it was written with"
         )
     for trained, record, _, _ in _parts(learner, saved):
         _check(trained, record, checkpoint)

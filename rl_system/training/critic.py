@@ -108,11 +108,8 @@ class Critic:
 
     def _fit(self, minibatches: Sequence[TrainBatch]) -> dict[str, float]:
         """How well the values from before the update foretold the returns: `1 − Var(R − V) / Var(R)`."""
-        live = [each.weights != 0 for each in minibatches]
-        returns, values = (
-            np.concatenate([getattr(each, name)[rows] for each, rows in zip(minibatches, live, strict=True)], dtype=float)
-            for name in ("returns", "values")
-        )
+        returns = np.concatenate([each.returns[each.weights != 0] for each in minibatches], dtype=np.float64)
+        values = np.concatenate([each.values[each.weights != 0] for each in minibatches], dtype=np.float64)
         errors = returns - values
         numbers = [float(each.sum()) for each in (returns, values, returns**2, errors, errors**2)]
         count, *sums = self.ranks.sum([float(len(returns)), *numbers], self.flat.gradients.device)

@@ -62,7 +62,7 @@ class Learner:
         if needs_reference(algorithm) and reference is None:
             raise ValueError("algorithm.kl_coefficient is set: the learner needs a reference model")
         if needs_critic(algorithm) and critic is None:
-            raise ValueError(f"algorithm.advantage is {algorithm.advantage!r}: the learner needs a model for the critic")
+            raise ValueError(f"algorithm.advantage is {algorithm.advantage!r}: the learner needs a critic model")
         self.model, self.algorithm, self.updates, self.version = model, algorithm, updates, version
         self.ranks = ranks or Ranks()
         self._lay_out(optimizer)

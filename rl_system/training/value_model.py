@@ -1,4 +1,4 @@
-"""A language model that gives a number in place of a distribution: what an episode is expected to earn from a token on."""
+"""A language model that gives a number in place of a distribution: what is expected to be earned from a token on."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from rl_system.errors import UserError
         (["--algorithm.length_penalty", "1"], "algorithm.length_penalty_full is 0"),
         (["--algorithm.sequence_ratio_low", "1.2"], "algorithm.sequence_ratio_low is 1.2"),
         (["--algorithm.correction", "icepop", "--algorithm.behaviour_cap", "0.4"], "algorithm.behaviour_cap 0.4"),
-        (["--algorithm.correction", "icepop", "--algorithm.behaviour_floor", "1.1"], "algorithm.behaviour_floor is 1.1"),
+        (["--algorithm.correction", "icepop", "--algorithm.behaviour_floor", "1.1"], "behaviour_floor is 1.1"),
         (
             ["--algorithm.correction", "sequence_rejection", "--algorithm.sequence_ratio_high", "0.95"],
             "algorithm.sequence_ratio_high 0.95",
@@ -48,7 +48,9 @@ def test_combinations_that_cannot_work_are_refused_by_field_value_and_remedy(ove
         build_config({"name": "run"}, overrides)
 
 
-@pytest.mark.parametrize(("advantage", "compares"), [("grpo", True), ("reinforce_pp", False), ("rloo", True), ("gae", False)])
+@pytest.mark.parametrize(
+    ("advantage", "compares"), [("grpo", True), ("reinforce_pp", False), ("rloo", True), ("gae", False)]
+)
 def test_the_configuration_knows_whether_an_estimator_compares_members(advantage, compares):
     assert AlgorithmConfig(advantage=advantage).compares_members is compares
 
