@@ -16,6 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from envs.registry import list_tasks, make_environment
 from rl_system.algorithms.gae import needs_critic
+from rl_system.algorithms.task_sampler import TaskSampler
 from rl_system.chat.renderer import Renderer
 from rl_system.config.run import RunConfig
 from rl_system.errors import UserError
@@ -64,6 +65,7 @@ def preflight(config: RunConfig, *, resume: bool = False) -> Preflight:
     memory = check_memory(config, directory)
     resumed = find_state(config, resume)
     if resumed is not None:
+        TaskSampler.of(tasks[splits[0]], config.seed, config.environment).restore(resumed.sampler)
         directory = resumed.path / MODEL
     return Preflight(
         model_directory=directory,
@@ -151,7 +153,9 @@ def find_state(config: RunConfig, resume: bool) -> RunState | None:
             f"--resume: {directory} holds no checkpoint to go on from; start without --resume, under another --name "
             "if the directory is not empty"
         )
-    state = RunState.of(open_checkpoint(latest, config.name))
+    checkpoint = open_checkpoint(latest, config.name)
+    checkpoint.require_critic(needs_critic(config.algorithm))
+    state = RunState.of(checkpoint)
     if state.step >= config.steps:
         raise UserError(
             f"--resume: {directory} has done {state.step} of steps {config.steps} already; ask for more --steps"

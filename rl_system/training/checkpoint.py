@@ -101,12 +101,7 @@ def load_checkpoint(learner: Learner, checkpoint: Checkpoint) -> None:
     Raises UserError for a checkpoint of another model.
     """
     saved = checkpoint.learner
-    if (saved["critic"] is None) != (learner.critic is None):
-        there, wanted = ("no critic", "one") if saved["critic"] is None else ("a critic", "none")
-        raise UserError(
-            f"checkpoint {checkpoint.path} holds {there}, but the configured algorithm.advantage needs {wanted}; "
-            "resume with the algorithm.advantage that it was written with"
-        )
+    checkpoint.require_critic(learner.critic is not None)
     for trained, record, _, _ in _parts(learner, saved):
         _check(trained, record, checkpoint)
     for trained, record, directory, prefix in _parts(learner, saved):
@@ -121,7 +116,7 @@ def load_checkpoint(learner: Learner, checkpoint: Checkpoint) -> None:
 def _parts(learner: Learner, saved: dict[str, Any]) -> list[tuple[Trained, dict[str, Any], str, str]]:
     """What there is to load, with its record, the directory of its parameters and the prefix of its state files."""
     policy = [(learner, saved, MODEL, "")]
-    return policy if learner.critic is None else [*policy, (learner.critic, saved["critic"], CRITIC, CRITIC_PREFIX)]
+    return policy if learner.critic is None else [*policy, (learner.critic, saved[CRITIC], CRITIC, CRITIC_PREFIX)]
 
 
 def _check(trained: Trained, saved: dict[str, Any], checkpoint: Checkpoint) -> None:
@@ -176,8 +171,8 @@ def _write_rest(
 
 
 def _learner_state(learner: Learner, started_from: str) -> dict[str, Any]:
-    critic = None if learner.critic is None else _record(learner.critic)
-    return {"started_from": started_from, "version": learner.version, "critic": critic} | _record(learner)
+    state = {"started_from": started_from, "version": learner.version} | _record(learner)
+    return state if learner.critic is None else state | {CRITIC: _record(learner.critic)}
 
 
 def _record(trained: Trained) -> dict[str, Any]:

@@ -48,6 +48,16 @@ class Checkpoint:
     def model_directory(self) -> Path:
         return self.path / MODEL
 
+    def require_critic(self, wanted: bool) -> None:
+        """Raises UserError unless there is a critic in it exactly if one is `wanted`."""
+        if wanted == (CRITIC in self.learner):
+            return
+        holds, needs = ("no critic", "one") if wanted else ("a critic", "none")
+        raise UserError(
+            f"checkpoint {self.path} holds {holds}, but the configured algorithm.advantage needs {needs}; resume with the "
+            "algorithm.advantage that it was written with"
+        )
+
     def blob(self, name: str) -> bytes:
         """The bytes that were saved under `name`."""
         return (self.path / STATE / name).read_bytes()
