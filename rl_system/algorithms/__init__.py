@@ -2,8 +2,11 @@
 
 In the order of a step: `sequences_of` turns an episode into training sequences, `rewards` shapes what it earned,
 `group_advantages` compares it with its group, `prepare_batch` normalises advantages and fixes loss weights over the
-whole step, and `make_objective` gives the loss. Estimators, objectives and corrections are one file each in the
-folder of their kind, found by the file's name: adding one takes a file and no change elsewhere.
+whole step, and `make_objective` gives the loss. Where a critic or a reference policy has a say in the advantages, the
+trainers complete them.
+
+Estimators, objectives and corrections are one file each in the folder of their kind, found by the file's name: adding
+one takes a file and no change elsewhere.
 
 Names are resolved on first use, so that actors that only handle rewards do not import torch.
 """

@@ -1,8 +1,8 @@
 """Tasks drawn by what they can teach now: those that the policy solves sometimes.
 
 A group teaches by the differences among its members, and with a success rate `p` of the task two members differ with
-probability `2p(1 − p)`. So a task weighs `p(1 − p)`, its learnability (arXiv 2408.15099, section 4; for language models
-arXiv 2502.12272), and a fixed share of the draws goes to all tasks alike.
+probability `2p(1 − p)`. So a task weighs `p(1 − p)`, its learnability (arXiv 2408.15099; for language models arXiv 2502.12272),
+and a fixed share of the draws goes to all tasks alike. A task may be drawn again while a group of it is under way.
 
 Invariant: a draw depends on the seed, the number of draws before it and the outcomes told so far. Every task keeps a
 probability of at least `uniform_share / tasks`, so none starves.
