@@ -28,8 +28,16 @@ SETTINGS = {
     "entropy bonus": {"entropy_coefficient": 0.01},
     "KL in the loss": {"kl_coefficient": 0.01},
     "KL in the reward": {"kl_coefficient": 0.01, "kl_in": "reward", "kl_estimator": "k1"},
+    "REINFORCE++ as published": {
+        "advantage": "reinforce_pp", "objective": "ppo_clip",
+        "kl_coefficient": 0.01, "kl_in": "reward", "kl_estimator": "k1",
+    },
+    "PPO with a critic": {
+        "advantage": "gae", "objective": "ppo_clip", "updates_per_batch": 2, "critic": CriticConfig(learning_rate=1e-2),
+    },
+    "a critic and spread credit": {"advantage": "gae", "credit": "spread", "critic": CriticConfig(learning_rate=1e-2)},
     "staleness mask": {"mask_staleness_above": 1},
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", NAMES)
