@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rl_system.algorithms.objective import Objective
-from rl_system.executor.attention.calls import attention_plan, trunk_plan
+from rl_system.executor.attention.calls import AttentionPlan, attention_plan, trunk_plan
 from rl_system.executor.attention.function import BlockPass
 from rl_system.executor.attention.kernels import Kernel
 from rl_system.executor.attention.stack import PathStack
@@ -124,19 +124,20 @@ class TreeExecutor:
 
     def push_trunk(self, block: Block, inputs: BlockInputs) -> None:
         """Write the trunk's keys and values to the stack, without graph."""
-        nothing = inputs.predicting[:0]
-        plan = trunk_plan(block, self.kernel.causal_rows)
-        block_pass = BlockPass(plan, self.stack, self.kernel, block.attach, block.trunk, nothing)
         rows = slice(0, block.trunk)
+        block_pass = self._pass(trunk_plan(block, self.kernel.causal_rows), block, inputs.predicting[:0], push=True)
         with torch.no_grad():
             self._model(inputs.token_ids[rows], inputs.positions[rows], block_pass)
 
     def run_block(self, block: Block, inputs: BlockInputs, push: bool) -> tuple[BlockPass, Tensor]:
         """A pass over the whole block: hidden states of its distinct predicting rows [rows, hidden size]."""
-        write_at = block.attach if push else None
-        plan = attention_plan(block, self.kernel.causal_rows)
-        block_pass = BlockPass(plan, self.stack, self.kernel, write_at, block.trunk, inputs.predicting)
+        block_pass = self._pass(attention_plan(block, self.kernel.causal_rows), block, inputs.predicting, push)
         return block_pass, self._model(inputs.token_ids, inputs.positions, block_pass)
+
+    def _pass(self, plan: AttentionPlan, block: Block, wanted: Tensor, push: bool) -> BlockPass:
+        last_plan = plan.wanted(wanted.numpy(force=True))
+        write_at = block.attach if push else None
+        return BlockPass(plan, last_plan, self.stack, self.kernel, wanted, write_at, block.trunk)
 
     def _model(self, token_ids: Tensor, positions: Tensor, block_pass: BlockPass) -> Tensor:
         rows = embed(token_ids, self.model.get_input_embeddings(), self.buffers)

@@ -13,7 +13,7 @@ the forks nest, since the planner puts the heavier child first.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -34,10 +34,24 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class AttentionPlan:
-    """Calls by level. Level 0 is causal and covers every row of the block; the others add to it."""
+    """Calls by level. Level 0 is causal and covers every row of the block; the others add to it.
+
+    Where only some rows are wanted, calls that none of these needs are left out, and level 0 covers them alone.
+    """
 
     tokens: int
     levels: tuple[tuple[Call, ...], ...]
+
+    def wanted(self, rows: np.ndarray) -> AttentionPlan:
+        """What the results of `rows` need, int64 and ascending. Results of other rows are undefined."""
+        levels = (tuple(_wanted(call, rows) for call in calls) for calls in self.levels)
+        kept = (tuple(call for call in calls if call is not None) for calls in levels)
+        return AttentionPlan(self.tokens, tuple(calls for calls in kept if calls))
+
+    @property
+    def complete(self) -> bool:
+        """Whether level 0 covers every row."""
+        return bool(self.levels) and sum(call.q1 - call.q0 for call in self.levels[0]) == self.tokens
 
 
 def attention_plan(block: Block, causal_rows: int | None = None) -> AttentionPlan:
@@ -93,3 +107,13 @@ def _cut(causal: list[Call], rows: int) -> tuple[list[Call], list[Call]]:
     diagonal = [Call(at, end, at, end, causal=True) for (_, at), end in zip(starts, ends, strict=True)]
     strips = [Call(at, end, chain.q0, at) for (chain, at), end in zip(starts, ends, strict=True) if at > chain.q0]
     return diagonal, strips
+
+
+def _wanted(call: Call, rows: np.ndarray) -> Call | None:
+    """The call cut down to the stretch of queries that holds its `rows`, or None where it has none of them."""
+    first, last = np.searchsorted(rows, (call.q0, call.q1))
+    if first == last:
+        return None
+    end = int(rows[last - 1]) + 1
+    # The queries of a causal call must begin where its keys begin.
+    return replace(call, q1=end, k1=end) if call.causal else replace(call, q0=int(rows[first]), q1=end)

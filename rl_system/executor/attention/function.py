@@ -27,17 +27,22 @@ class BlockPass:
     """One pass of the model over a block: what its attention layers need to know.
 
     write_at: rows of the path above the trunk, or None where no block hangs from this pass. trunk: its rows.
-    wanted: int64, the rows whose last hidden state is asked for, ascending; None for all. received: gradients of the
-    trunk's keys and values from the blocks below, [layers, 2, trunk, kv heads, head size].
+    wanted: int64, the rows whose last hidden state is asked for, ascending; last_plan: what the last layer's attention
+    computes for them. received: gradients of the trunk's keys and values from the blocks below, [layers, 2, trunk,
+    kv heads, head size].
     """
 
     plan: AttentionPlan
+    last_plan: AttentionPlan
     stack: PathStack
     kernel: Kernel
+    wanted: Tensor
     write_at: int | None = None
     trunk: int = 0
-    wanted: Tensor | None = None
     received: Tensor | None = None
+
+    def plan_of(self, layer: int) -> AttentionPlan:
+        return self.last_plan if layer == self.stack.layers - 1 else self.plan
 
 
 def prefix_tree_attention(
@@ -83,11 +88,16 @@ def _keys(call: Call, k: Tensor, v: Tensor, block_pass: BlockPass, layer: int) -
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, block_pass: BlockPass, layer: int, scale: float) -> tuple[Tensor, Tensor]:
-    first, *more = block_pass.plan.levels
-    out, lse = _joined(_level(first, q, k, v, block_pass, layer, scale))
+    plan = block_pass.plan_of(layer)
+    if plan.complete:
+        first, *more = plan.levels
+        out, lse = _joined(_level(first, q, k, v, block_pass, layer, scale))
+    else:
+        more = plan.levels
+        out, lse = torch.zeros_like(q), q.new_full(q.shape[:3], -torch.inf, dtype=_wide(q))
     if not more:
         return out, lse
-    merged = out.to(torch.promote_types(out.dtype, torch.float32))
+    merged = out.to(_wide(out))
     for calls in more:
         parts = _level(calls, q, k, v, block_pass, layer, scale)
         for run in _adjacent(calls):
@@ -143,9 +153,9 @@ def _backward(
     layer: int,
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    dtype = torch.promote_types(q.dtype, torch.float32)
-    grad_q, grad_k, grad_v = (_gradient(like, dtype) for like in (q, k, v))
-    for calls in block_pass.plan.levels:
+    plan = block_pass.plan_of(layer)
+    grad_q, grad_k, grad_v = (_gradient(like, zero=not plan.complete) for like in (q, k, v))
+    for calls in plan.levels:
         inputs = (
             (
                 grad_out[:, :, call.q0 : call.q1],
@@ -159,7 +169,7 @@ def _backward(
         parts = block_pass.kernel.backward(inputs, calls[0].causal, scale)
         for call, (part_q, part_k, part_v) in zip(calls, parts, strict=True):
             rows, keys = slice(call.q0, call.q1), slice(call.k0, call.k1)
-            if call.causal:  # The first level: nothing is there yet, and no row is left out.
+            if call.causal:  # The first level: nothing is there yet.
                 grad_q[:, :, rows], grad_k[:, :, keys], grad_v[:, :, keys] = part_q, part_k, part_v
                 continue
             grad_q[:, :, rows] += part_q
@@ -175,7 +185,13 @@ def _backward(
     return grad_q.to(q.dtype), grad_k.to(k.dtype), grad_v.to(v.dtype)
 
 
-def _gradient(like: Tensor, dtype: torch.dtype) -> Tensor:
-    """Empty [1, heads, rows, head size] whose memory is [rows, heads, head size], as the projections want it."""
+def _gradient(like: Tensor, zero: bool) -> Tensor:
+    """[1, heads, rows, head size] whose memory is [rows, heads, head size], as the projections want it."""
     _, heads, rows, size = like.shape
-    return torch.empty((1, rows, heads, size), dtype=dtype, device=like.device).transpose(1, 2)
+    make = torch.zeros if zero else torch.empty
+    return make((1, rows, heads, size), dtype=_wide(like), device=like.device).transpose(1, 2)
+
+
+def _wide(x: Tensor) -> torch.dtype:
+    """What sums of `x`'s dtype are kept in: at least float32."""
+    return torch.promote_types(x.dtype, torch.float32)

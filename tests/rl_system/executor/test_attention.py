@@ -3,7 +3,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from rl_system.executor.attention.calls import attention_plan
@@ -43,6 +43,22 @@ def test_each_row_meets_itself_and_every_ancestor_exactly_once(batch, block_toke
         expected = (rows[None] <= rows[:, None]) & (rows[:, None] < ends[rows][None])
         np.testing.assert_array_equal(met, expected)
         np.testing.assert_array_equal(path, block.attach)
+
+
+@settings(max_examples=100, deadline=None)
+@given(random_batches(), st.sampled_from([None, 2]), st.data())
+def test_calls_for_wanted_rows_are_those_of_the_whole_block_in_these_rows(batch, causal_rows, data):
+    blocks = plan_blocks(needed_nodes(batch, build_tree(batch)), 0).blocks
+    assume(blocks)
+    plan = attention_plan(blocks[0], causal_rows)
+    rows = np.array(sorted(data.draw(st.sets(st.integers(0, plan.tokens - 1)))), np.int64)
+    met, expected = np.zeros((2, plan.tokens, plan.tokens), int)
+    for table, made in ((met, plan.wanted(rows)), (expected, plan)):
+        for call in (call for calls in made.levels for call in calls):
+            seen = np.tri(call.q1 - call.q0, call.k1 - call.k0, 0 if call.causal else plan.tokens, dtype=int)
+            table[call.q0 : call.q1, call.k0 : call.k1] += seen
+    np.testing.assert_array_equal(met[rows], expected[rows])
+    assert not met[np.setdiff1d(np.arange(plan.tokens), np.arange(rows.min(initial=0), rows.max(initial=-1) + 1))].any()
 
 
 def test_forks_nested_hundreds_deep_are_merged_a_few_times_only():
