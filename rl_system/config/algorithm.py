@@ -109,6 +109,11 @@ class AlgorithmConfig(Section):
                 "algorithm.kl_estimator is 'k1' with algorithm.kl_in 'loss': the gradient of k1 is zero on average, "
                 "so it would only add noise; use k2 or k3 in the loss, or k1 in the reward"
             )
+        if self.kl_coefficient and self.kl_in == "reward" and self.objective == "sft":
+            raise ValueError(
+                "algorithm.kl_in is 'reward', which lowers advantages, but algorithm.objective 'sft' looks at none; use "
+                "kl_in 'loss', or another objective"
+            )
         if self.length_penalty and self.length_penalty_full <= self.length_penalty_start:
             raise ValueError(
                 f"algorithm.length_penalty_full is {self.length_penalty_full}, not above "

@@ -14,6 +14,10 @@ from rl_system.errors import UserError
         (["--algorithm.correction", "is"], r"algorithm.correction is 'is'.*icepop"),
         (["--algorithm.aggregation", "constant"], "algorithm.constant_length is not set"),
         (["--algorithm.kl_coefficient", "0.1", "--algorithm.kl_estimator", "k1"], "algorithm.kl_estimator is 'k1'"),
+        (
+            ["--algorithm.objective", "sft", "--algorithm.kl_coefficient", "1", "--algorithm.kl_in", "reward"],
+            "algorithm.kl_in is 'reward'.*'sft'",
+        ),
         (["--algorithm.length_penalty", "1"], "algorithm.length_penalty_full is 0"),
         (["--algorithm.sequence_ratio_low", "1.2"], "algorithm.sequence_ratio_low is 1.2"),
         (["--algorithm.correction", "icepop", "--algorithm.behaviour_cap", "0.4"], "algorithm.behaviour_cap 0.4"),
