@@ -32,7 +32,6 @@ from rl_system.tracking.episodes import write_episodes
 from rl_system.tracking.evaluation import evaluation_metrics
 from rl_system.tracking.tracker import Tracker
 from rl_system.tracking.trees import write_tree
-from rl_system.training.checkpoint_directory import MODEL
 from rl_system.training.run_state import RunState
 
 logger = logging.getLogger(__name__)
@@ -78,6 +77,9 @@ class Run:
         self.config, self.tracker, self.accelerators, self.resumed = config, tracker, accelerators, resumed
         self.vocabulary = vocabulary
         self.step = resumed.step if resumed else 0
+        self.started_from = model_directory
+        """The model that the run began with, also after a resume. Unlike a checkpoint it stays where it is: workers and
+        trainers that come later start from it, and get the parameters of now."""
         self.controller = Controller.remote(config, resumed.controller if resumed else None)
         self.dispatcher = Dispatcher.remote(config)
         self.reward = Reward.remote(config, self.controller, self.dispatcher, config.directory / "episodes")
@@ -222,7 +224,6 @@ class Run:
         path = await self.trainers.save_checkpoint(
             self.config.directory / "checkpoints", self.step, state, blobs
         )
-        self.fleet.model_directory = self.trainers.model_directory = path / MODEL
         self.tracker.event("checkpoint", path=str(path), seconds=time.monotonic() - began)
 
     # -- the life of a run -----------------------------------------------------------------------------------------
@@ -265,6 +266,7 @@ class Run:
         if self.resumed is not None:
             await self.trainers.load_checkpoint(self.resumed.path)
             await self.dispatcher.restore.remote(self.resumed.groups)
+        self.trainers.model_directory = self.started_from = await self.trainers.started_from()
 
     async def _note_replacement(self) -> None:
         await self.controller.disturb.remote()
@@ -273,6 +275,7 @@ class Run:
     async def _push(self, weights: Weights, probe: TrainBatch, expected: np.ndarray) -> None:
         began = time.monotonic()
         report = await self.fleet.push(weights)
+        self.fleet.model_directory = self.started_from
         await self.controller.serve.remote(weights.version)
         scored = await self.fleet.prompt_logprobs(probe.token_ids)
         gap = np.abs(scored - expected)[probe.trained]

@@ -135,6 +135,10 @@ class Trainer:
         """What the executor has learnt about its own speed."""
         return self.learner.executor.cost_model
 
+    def where_it_started(self) -> str:
+        """The directory of the model that the run began with."""
+        return self.started_from
+
     def save_checkpoint(
         self, checkpoints: Path, step: int, state: Mapping[str, Any], blobs: Mapping[str, bytes]
     ) -> Path:

@@ -144,6 +144,10 @@ class TrainerGroup:
     async def cost_model(self) -> CostModel:
         return await self.ranks[0].cost_model.remote()
 
+    async def started_from(self) -> Path:
+        """The model that the run began with, also after a resume."""
+        return Path(await self.ranks[0].where_it_started.remote())
+
     async def save_checkpoint(self, directory: Path, step: int, state: dict[str, Any], blobs: dict[str, bytes]) -> Path:
         return (await self._all("save_checkpoint", directory, step, state, blobs))[0]
 
