@@ -102,6 +102,7 @@ class Run:
 
     async def start(self) -> None:
         """Start trainers, rollout workers and environments side by side."""
+        await self.rebalancer.discard_requests()
         self.tracker.progress.note(f"starting {self.config.allocation.rollout} rollout worker(s) and "
                                    f"{self.config.allocation.trainer} trainer(s)")  # fmt: skip
         devices = self.accelerators.devices
@@ -110,7 +111,6 @@ class Run:
             self.fleet.start(devices.of(Side.ROLLOUT), self.step),
             self.pool.start.remote(),
         )
-        await self.rebalancer.discard_requests()
         self.background.add(asyncio.create_task(self.fleet.watch()))
         self._last_totals = await self.fleet.totals()
 
