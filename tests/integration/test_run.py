@@ -15,12 +15,21 @@ pytestmark = pytest.mark.timeout(300)
 FINISH_S = 200
 
 
+WITH_A_CRITIC = {
+    "algorithm__advantage": "gae",
+    "rollout__over_sample": 1,
+    "environment__shuffle_window": "null",
+    "environment__curriculum__enabled": "true",
+}
+"""What keeps most state between steps: a second model with its optimizer, and the outcomes of every task."""
+
+
 def read(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def test_a_submitted_run_trains_measures_evaluates_and_goes_on_after_a_resume(submit, command, tmp_path):
-    output, _ = submit("first", command()).communicate(timeout=FINISH_S)
+    output, _ = submit("first", command(**WITH_A_CRITIC)).communicate(timeout=FINISH_S)
     run = tmp_path / "tau2_mock_cpu"
     assert f"done: {run}" in output, output
 
@@ -30,6 +39,8 @@ def test_a_submitted_run_trains_measures_evaluates_and_goes_on_after_a_resume(su
     for line in lines:
         assert line["off_policy/staleness_max"] <= 1
         assert line["train/grad_norm"] > 0 and line["tree/compression"] > 1.5
+        assert line["train/critic_grad_norm"] > 0 and -1 < line["train/value_mean"] <= 0
+        assert line["rollout/curriculum_seen_share"] > 0 and "rollout/cancelled_episodes" in line
     # The first line may be written before the first update reached the workers; all later ones have compared.
     assert all(line["rollout/logprob_gap"] < 1e-4 for line in lines[1:])
     evaluations = [event for event in read(run / "events.jsonl") if event["event"] == "evaluation"]
@@ -51,7 +62,7 @@ def test_a_submitted_run_trains_measures_evaluates_and_goes_on_after_a_resume(su
         not torch.equal(a, b) for a, b in zip(trained.parameters(), before.parameters(), strict=True)
     )
 
-    output, _ = submit("second", command("--resume", steps=4)).communicate(timeout=FINISH_S)
+    output, _ = submit("second", command("--resume", steps=4, **WITH_A_CRITIC)).communicate(timeout=FINISH_S)
     assert f"done: {run}" in output, output
     lines = read(run / "metrics.jsonl")
     assert [line["step"] for line in lines] == [1, 2, 3, 4]
