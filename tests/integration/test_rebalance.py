@@ -60,7 +60,7 @@ def assert_nothing_was_lost(run: Path, steps: int) -> None:
 
 
 def test_a_run_that_starts_at_a_bad_split_is_moved_each_way_by_request_and_loses_nothing(submit, command, tmp_path):
-    steps, run = 100, tmp_path / "tau2_mock_cpu"
+    steps, run = 200, tmp_path / "tau2_mock_cpu"
     following = submit("requests", command(steps=steps, checkpoint__every=20, **BAD))
     wait_for(run, following, "allocation", 1)
     ask(run, "--to-trainer", "1")
