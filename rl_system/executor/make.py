@@ -28,8 +28,8 @@ def make_executor(
 
     temperature: divides the logits, as in the sampler. head: None for logprobs of the model's own output embeddings; a
     module from [rows, hidden size] to [rows, 1] for a critic's values, read at the row that predicts each trained token.
-    Raises `UserError` for models whose attention is not plain causal softmax. On the CPU and without a
-    limit on blocks, memory that this process frees stays with it from now on.
+    Raises `UserError` for models whose attention is not plain causal softmax. On the CPU and without a limit on
+    blocks, memory that this process frees stays with it from now on.
     """
     check_supported(model)
     if model.device.type == "cpu" and config.block_tokens == 0:

@@ -125,19 +125,22 @@ class TreeExecutor:
     def push_trunk(self, block: Block, inputs: BlockInputs) -> None:
         """Write the trunk's keys and values to the stack, without graph."""
         rows = slice(0, block.trunk)
-        block_pass = self._pass(trunk_plan(block, self.kernel.causal_rows), block, inputs.predicting[:0], push=True)
+        plan = trunk_plan(block, self.kernel.causal_rows)
+        block_pass = self._pass(plan, block, inputs, wanted=slice(0), push=True)
         with torch.no_grad():
             self._model(inputs.token_ids[rows], inputs.positions[rows], block_pass)
 
     def run_block(self, block: Block, inputs: BlockInputs, push: bool) -> tuple[BlockPass, Tensor]:
         """A pass over the whole block: hidden states of its distinct predicting rows [rows, hidden size]."""
-        block_pass = self._pass(attention_plan(block, self.kernel.causal_rows), block, inputs.predicting, push)
+        plan = attention_plan(block, self.kernel.causal_rows)
+        block_pass = self._pass(plan, block, inputs, wanted=slice(None), push=push)
         return block_pass, self._model(inputs.token_ids, inputs.positions, block_pass)
 
-    def _pass(self, plan: AttentionPlan, block: Block, wanted: Tensor, push: bool) -> BlockPass:
-        last_plan = plan.wanted(wanted.numpy(force=True))
+    def _pass(self, plan: AttentionPlan, block: Block, inputs: BlockInputs, wanted: slice, push: bool) -> BlockPass:
+        """wanted: which of the block's predicting rows."""
+        last_plan = plan.wanted(inputs.predicting_rows[wanted])
         write_at = block.attach if push else None
-        return BlockPass(plan, last_plan, self.stack, self.kernel, wanted, write_at, block.trunk)
+        return BlockPass(plan, last_plan, self.stack, self.kernel, inputs.predicting[wanted], write_at, block.trunk)
 
     def _model(self, token_ids: Tensor, positions: Tensor, block_pass: BlockPass) -> Tensor:
         rows = embed(token_ids, self.model.get_input_embeddings(), self.buffers)

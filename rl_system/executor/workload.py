@@ -19,12 +19,13 @@ from rl_system.tree.pruned import Nodes, pruned_nodes
 @dataclass(slots=True)
 class BlockInputs:
     """Tensors of one block, int64: token_ids, positions [rows]; predicting: the block's rows that predict a target,
-    ascending. Of its targets, ascending by row: predicted_by, the index into `predicting`, and wanted, the token id.
+    ascending, and predicting_rows the same on the host. Of its targets, ascending by row: predicted_by, the index into `predicting`, and wanted, the token id.
     first: index of the first target in the table."""
 
     token_ids: Tensor
     positions: Tensor
     predicting: Tensor
+    predicting_rows: np.ndarray
     predicted_by: Tensor
     wanted: Tensor
     first: int
@@ -82,6 +83,7 @@ def prepare(
                 token_ids=tensor(tree.token_ids[each]),
                 positions=tensor(tree.depth[each]),
                 predicting=tensor(predicting),
+                predicting_rows=predicting,
                 predicted_by=tensor(predicted_by),
                 wanted=tensor(tree.token_ids[target_rows[mine]]),
                 first=int(bounds[index]),

@@ -86,7 +86,7 @@ METRICS: dict[str, str] = {
     "rollout/curriculum_success_mean": "Mean estimated success rate of the tasks with an outcome, each counted once.",
     "rollout/curriculum_success_next": "Expected success rate of the next task drawn. Near 0.5 the curriculum works.",
     "rollout/ended/*": "Share of episodes that ended so.",
-    "rollout/logprob_gap": "Largest difference of engine's and trainer's logprobs of sampled tokens after an update, nats.",
+    "rollout/logprob_gap": "Largest difference of engine's and trainer's logprobs of sampled tokens after an update.",
     "rollout/prefix_hit_share": "Prompt tokens that the engines found in their prefix cache.",
     "rollout/worker_replacements": "Rollout workers that broke and were replaced so far.",
     "rollout/tool_share": "Share of the running episodes' time spent outside the engines.",

@@ -49,6 +49,10 @@ class _Packing:
             offsets = offsets.pin_memory().to(device, non_blocking=True)
         return cls(lengths, offsets)
 
+    @property
+    def longest(self) -> int:
+        return max(self.lengths)
+
     def split(self, packed: Tensor) -> list[Tensor]:
         """[rows, heads, head size] to a [1, heads, rows, head size] view for every call."""
         return [part.transpose(0, 1)[None] for part in packed.split(self.lengths)]
@@ -105,19 +109,16 @@ class TorchFlashKernel(_VariableLengthKernel):
         self.operators = operators
 
     def _forward(self, q, k, v, queries, keys, causal, scale):
-        sizes = (max(queries.lengths), max(keys.lengths))
-        out, lse, *_ = self.operators._flash_attention_forward(
-            q, k, v, queries.offsets, keys.offsets, *sizes, 0.0, causal, False, scale=scale
-        )
+        sizes = (queries.offsets, keys.offsets, queries.longest, keys.longest)
+        out, lse, *_ = self.operators._flash_attention_forward(q, k, v, *sizes, 0.0, causal, False, scale=scale)
         return out, lse
 
     def _backward(self, grad_out, q, k, v, out, lse, queries, keys, causal, scale):
-        sizes = (max(queries.lengths), max(keys.lengths))
+        sizes = (queries.offsets, keys.offsets, queries.longest, keys.longest)
         # Without dropout the random state is not read.
         unused = torch.zeros((), dtype=torch.int64, device=q.device)
-        offsets = (queries.offsets, keys.offsets)
         return self.operators._flash_attention_backward(
-            grad_out, q, k, v, out, lse, *offsets, *sizes, 0.0, causal, unused, unused, scale=scale
+            grad_out, q, k, v, out, lse, *sizes, 0.0, causal, unused, unused, scale=scale
         )
 
 
@@ -160,8 +161,8 @@ def _sizes(queries: _Packing, keys: _Packing) -> dict[str, Any]:
     return {
         "cu_seqlens_q": queries.offsets,
         "cu_seqlens_k": keys.offsets,
-        "max_seqlen_q": max(queries.lengths),
-        "max_seqlen_k": max(keys.lengths),
+        "max_seqlen_q": queries.longest,
+        "max_seqlen_k": keys.longest,
     }
 
 
