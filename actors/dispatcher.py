@@ -41,7 +41,8 @@ class Dispatcher:
     def build(self, group_ids: list[int], trainers: int, version: int, cost_model: CostModel) -> DispatchedBatch:
         """Cut the batch of `group_ids` for `trainers` ranks. version: the policy that will be trained on it."""
         algorithm = self.config.algorithm
-        whole = prepare_batch(join_groups({i: self.groups.pop(i) for i in group_ids}), algorithm, version)
+        # By id, because the order in which groups were started may be another after a resume.
+        whole = prepare_batch(join_groups({i: self.groups.pop(i) for i in sorted(group_ids)}), algorithm, version)
         steps = minibatches(whole, algorithm.updates_per_batch)
         if len(steps) > 1:
             # Each minibatch is an optimizer step of its own, so its weights add up as those of a whole batch do.

@@ -93,7 +93,7 @@ class EnvironmentPool:
             async with self._slots:
                 group = None if self._closing else await self.controller.start_group.remote()
             if group is not None:
-                task = self.sampler.next()
+                task = self.sampler.next(group.group_id)
                 self.under_way[group.group_id] = task
                 tasks.create_task(self._play_group(group, task))
                 await asyncio.sleep(0)  # let its episodes take their slots before the next permit is asked for

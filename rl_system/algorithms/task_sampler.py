@@ -38,7 +38,7 @@ class TaskSampler:
             raise ValueError("task sampler: there are no tasks")
         self.tasks, self.order = tasks, order
         self._index = {task.task_id: index for index, task in enumerate(tasks)}
-        self._again: list[Task] = []
+        self._again: dict[int, Task] = {}
 
     @classmethod
     def of(cls, tasks: list[Task], seed: int, config: EnvironmentConfig) -> TaskSampler:
@@ -47,17 +47,17 @@ class TaskSampler:
             return cls(tasks, Curriculum(len(tasks), seed, config.curriculum))
         return cls(tasks, EpochOrder(len(tasks), seed, config.shuffle_window))
 
-    def next(self) -> Task:
-        """The next task; tasks that were put back come first."""
-        return self._again.pop(0) if self._again else self.tasks[self.order.next()]
+    def next(self, group_id: int) -> Task:
+        """The task that was put back for the group, or else the next one."""
+        return self._again.pop(group_id, None) or self.tasks[self.order.next()]
 
     def observe(self, task: Task, solved: int, episodes: int) -> None:
         """A group of `task` is over; `solved` of its `episodes` succeeded. Failed episodes are none."""
         self.order.observe(self._index[task.task_id], solved, episodes)
 
-    def put_back(self, tasks: list[Task]) -> None:
-        """Tasks whose groups were started but never finished; they are given out again before any other."""
-        self._again += tasks
+    def put_back(self, tasks: dict[int, Task]) -> None:
+        """Tasks of groups that were started but never finished, by group: each is given out when its group starts again."""
+        self._again |= tasks
 
     def metrics(self) -> dict[str, float]:
         """By full metric name, as of now."""
@@ -68,12 +68,12 @@ class TaskSampler:
         return {
             "order": self.order.state(),
             "tasks": len(self.tasks),
-            "again": [task.task_id for task in self._again],
+            "again": {str(group_id): task.task_id for group_id, task in self._again.items()},
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Raises UserError where the state belongs to another set of tasks, or to another kind of order."""
-        strange = [task_id for task_id in state["again"] if task_id not in self._index]
+        strange = [task_id for task_id in state["again"].values() if task_id not in self._index]
         if state["tasks"] != len(self.tasks) or strange:
             raise UserError(
                 f"the checkpoint was made with {state['tasks']} tasks, but environment.split has {len(self.tasks)} now"
@@ -87,4 +87,4 @@ class TaskSampler:
                 "same, or start a new run from the checkpoint's model"
             )
         self.order.restore(state["order"])
-        self._again = [self.tasks[self._index[task_id]] for task_id in state["again"]]
+        self._again = {int(group_id): self.tasks[self._index[task_id]] for group_id, task_id in state["again"].items()}

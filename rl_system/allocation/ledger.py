@@ -55,6 +55,8 @@ class StalenessLedger:
         self.next_group_id = 0
         self.alive: dict[int, StartedGroup] = {}
         self.dropped: dict[str, int] = {}
+        self.again: list[int] = []
+        """Groups that were running when the state was taken that this ledger was restored from: started next."""
         self.events = 0
         """Counts starts, ends and drops: a number that stands still tells that nothing happens any more."""
 
@@ -77,8 +79,11 @@ class StalenessLedger:
     def start(self) -> StartedGroup:
         if not self.permits():
             raise RuntimeError("ledger: a group was started without a permit")
-        group = StartedGroup(self.next_group_id, self.serving)
-        self.next_group_id += 1
+        if self.again:
+            group = StartedGroup(self.again.pop(0), self.serving)
+        else:
+            group = StartedGroup(self.next_group_id, self.serving)
+            self.next_group_id += 1
         self.events += 1
         self.alive[group.group_id] = group
         return group
@@ -136,13 +141,15 @@ class StalenessLedger:
         self.serving = version
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint needs. Running groups are not in it: after a resume they are started again."""
+        """What a checkpoint needs. Groups that are running now are started again after a resume, under their ids."""
+        running = [g.group_id for g in self.alive.values() if g.state is GroupState.RUNNING]
         finished = {str(g.group_id): g.version for g in self.alive.values() if g.state is GroupState.FINISHED}
         return {
             "trained": self.trained,
             "serving": self.serving,
             "next_group_id": self.next_group_id,
             "finished": finished,
+            "running": running + self.again,
             "dropped": dict(self.dropped),
         }
 
@@ -152,6 +159,7 @@ class StalenessLedger:
         self.serving = state["trained"]
         self.next_group_id = state["next_group_id"]
         self.dropped = dict(state["dropped"])
+        self.again = list(state["running"])
         self.alive = {
             int(group_id): StartedGroup(int(group_id), version, GroupState.FINISHED)
             for group_id, version in state["finished"].items()

@@ -25,7 +25,7 @@ from rl_system.errors import UserError
 
 MANIFEST = "checkpoint.json"
 FORMAT = "rl-system checkpoint"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MODEL, CRITIC, OPTIMIZER, STATE = "model", "critic", "optimizer", "state"
 READ_BYTES = 1 << 24
 

@@ -1,7 +1,7 @@
 """What a run needs to go on besides its trainers: the staleness counters, the data cursor and the groups in between.
 
-Invariant: every group that was started before the checkpoint is trained on exactly once over the whole run, or its task
-is started again. A group counts as finished where the ledger says so.
+Invariant: every group that was started before the checkpoint is trained on exactly once over the whole run, or is started
+again under its id and with its task. A group counts as running or finished where the ledger says so.
 """
 
 from __future__ import annotations
@@ -41,12 +41,14 @@ class RunState:
         """From the states of the actors, taken in the order pool, controller, dispatcher while all of them go on
         working.
 
-        A group may have moved on between two of those moments; the ledger, in the middle, decides where it is.
+        A group may have moved on between two of those moments; the ledger, in the middle, decides where it is. One that
+        was started after the pool was asked has no task there: it takes the next one again, which is the same.
         """
-        finished = {int(group_id) for group_id in controller["ledger"]["finished"]}
-        unfinished = [task for group_id, task in pool["under_way"].items() if int(group_id) not in finished]
-        sampler = pool["sampler"] | {"again": unfinished + pool["sampler"]["again"]}
-        return cls(step, controller, sampler, {group_id: groups[group_id] for group_id in sorted(finished)})
+        ledger = controller["ledger"]
+        tasks = pool["sampler"]["again"] | pool["under_way"]
+        again = {str(group_id): tasks[str(group_id)] for group_id in ledger["running"] if str(group_id) in tasks}
+        finished = sorted(int(group_id) for group_id in ledger["finished"])
+        return cls(step, controller, pool["sampler"] | {"again": again}, {each: groups[each] for each in finished})
 
     def parts(self) -> tuple[dict[str, Any], dict[str, bytes]]:
         """Plain JSON values, and files by name: how a checkpoint stores it."""

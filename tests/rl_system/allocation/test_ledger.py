@@ -80,7 +80,25 @@ def test_a_resumed_ledger_counts_what_was_trained_before():
     resumed.restore(ledger.state())
     assert resumed.trained == 1 and resumed.finished == 1 and resumed.running == 0
     assert resumed.permits() == (1 + 1 + 1) * 2 - 2 - 1  # no burst: the trained batch and the finished group count
+    assert resumed.start().group_id == 3  # it was running: it starts again as what it was
     assert resumed.start().group_id == 4
+
+
+def test_groups_that_were_running_start_again_under_their_ids_also_after_a_second_resume():
+    ledger = StalenessLedger(groups_per_batch=2, max_staleness=1)
+    for group_id in [ledger.start().group_id for _ in range(4)][1::2]:
+        ledger.finish(group_id)
+    for _ in range(2):
+        state = ledger.state()
+        ledger = StalenessLedger(groups_per_batch=2, max_staleness=1)
+        ledger.restore(state)
+    assert ledger.start().group_id == 0
+    state = ledger.state()
+    assert state["running"] == [0, 2] and sorted(state["finished"]) == ["1", "3"]
+    ledger = StalenessLedger(groups_per_batch=2, max_staleness=1)
+    ledger.restore(state)
+    assert [ledger.start().group_id for _ in range(ledger.permits())] == [0, 2]
+    assert ledger.next_group_id == 4
 
 
 def test_a_group_finishes_once():
@@ -110,6 +128,8 @@ def test_under_any_schedule_staleness_stays_within_the_bound_and_the_run_never_g
             actions.append("serve")
         if ledger.waits_for() is None:
             actions.append("train")
+        if rng.random() < 0.02:
+            actions = ["resume"]
         assert actions, "nothing can happen any more"
         action = rng.choice(actions)
         if action == "start":
@@ -118,6 +138,12 @@ def test_under_any_schedule_staleness_stays_within_the_bound_and_the_run_never_g
             running.append(group.group_id)
         elif action == "serve":
             ledger.serve(rng.randint(ledger.serving + 1, ledger.trained))
+        elif action == "resume":
+            state = ledger.state()
+            ledger = StalenessLedger(groups_per_batch, max_staleness)
+            ledger.restore(state)
+            assert set(running) <= set(state["running"])
+            running = []
         elif action == "train":
             at = ledger.trained
             batch = ledger.take_batch()

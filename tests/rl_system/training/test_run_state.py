@@ -23,21 +23,29 @@ def sequence(seed: int) -> Sequence:
     )
 
 
-def ledger(finished: list[int]) -> dict:
-    return {"ledger": {"finished": {str(group_id): 0 for group_id in finished}}, "policy": {}}
+def ledger(finished: list[int], running: list[int] = ()) -> dict:
+    finished = {str(group_id): 0 for group_id in finished}
+    return {"ledger": {"finished": finished, "running": list(running)}, "policy": {}}
 
 
 @pytest.fixture
 def sampler() -> dict:
-    return {"epoch": 0, "position": 4, "tasks": 9, "again": ["left over"]}
+    return {"epoch": 0, "position": 4, "tasks": 9, "again": {"3": "left over"}}
 
 
 def test_a_group_that_finished_between_two_questions_is_trained_on_and_not_started_again(sampler):
     pool = {"sampler": sampler, "under_way": {"5": "task of 5", "6": "task of 6"}}
     groups = {4: [sequence(4)], 5: [sequence(5)], 7: [sequence(7)]}  # 7 came in after the ledger was asked
-    state = RunState.collect(2, pool, ledger([4, 5]), groups)
+    state = RunState.collect(2, pool, ledger([4, 5], running=[6, 3]), groups)
     assert sorted(state.groups) == [4, 5]
-    assert state.sampler["again"] == ["task of 6", "left over"]
+    assert state.sampler["again"] == {"6": "task of 6", "3": "left over"}
+
+
+def test_a_group_dropped_between_two_questions_does_not_start_again_and_one_started_takes_its_task_anew(sampler):
+    pool = {"sampler": sampler, "under_way": {"5": "task of 5", "6": "task of 6"}}
+    state = RunState.collect(2, pool, ledger([], running=[6, 3, 8]), {})
+    assert state.sampler["again"] == {"6": "task of 6", "3": "left over"}
+    assert state.controller["ledger"]["running"] == [6, 3, 8] and state.sampler["position"] == 4
 
 
 @pytest.mark.parametrize("group_ids", [[], [3, 8]])
