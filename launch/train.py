@@ -41,20 +41,21 @@ def main(arguments: list[str] | None = None) -> int:
 
 def launch(options: argparse.Namespace, overrides: list[str]) -> int:
     config = load_config(options.config, overrides)
-    checked = prepare(config, resume=options.resume, warm_start=not options.dry_run)
+    checked = prepare(config, resume=options.resume, dry_run=options.dry_run)
     if options.dry_run:
         show(config, checked)
         return 0
     return asyncio.run(run(config, checked))
 
 
-def prepare(config: RunConfig, *, resume: bool, warm_start: bool) -> Preflight:
-    """Check everything that can be checked now. warm_start: make the model that `warm_start.enabled` asks for."""
+def prepare(config: RunConfig, *, resume: bool, dry_run: bool) -> Preflight:
+    """Check everything that can be checked now. A real run also makes the model that `warm_start.enabled` asks for."""
     from actors.engine.cache_size import require_cache
 
-    checked = preflight(config, resume=resume)
-    require_cache(checked.model_directory, config)
-    if warm_start and config.warm_start.enabled and checked.resumed is None:
+    checked = preflight(config, resume=resume, dry_run=dry_run)
+    if checked.model is not None:
+        require_cache(checked.model.directory, config)
+    if not dry_run and config.warm_start.enabled and checked.resumed is None:
         from rl_system.training.warm_start import ensure_warm_start
 
         directory = ensure_warm_start(config)
@@ -64,14 +65,19 @@ def prepare(config: RunConfig, *, resume: bool, warm_start: bool) -> Preflight:
 
 
 def show(config: RunConfig, checked: Preflight) -> None:
-    from actors.cluster import describe_placement
+    """The dry run's answer: YAML that `--config` takes, and what was found as its comments."""
+    from actors.cluster import accelerator_resource, describe_placement
 
     print(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False), end="")
-    print(f"# model directory: {checked.model_directory}")
-    print(f"# tasks: {checked.train_tasks} to train on, {checked.evaluation_tasks} to evaluate on")
-    print(f"# first prompt: up to {checked.prompt_tokens} tokens; memory: about {checked.memory_gib:.1f} GiB")
-    for line in describe_placement(config).splitlines():
-        print(f"# {line}")
+    found = [f"tasks: {checked.train_tasks} to train on, {checked.evaluation_tasks} to evaluate on"]
+    if (model := checked.model) is not None:
+        found.append(f"model directory: {model.directory}")
+        found.append(f"first prompt: up to {model.prompt_tokens} tokens; memory: about {model.memory_gib:.1f} GiB")
+    found += describe_placement(config).splitlines()
+    resource = accelerator_resource(config)
+    unchecked = [f"whether the Ray cluster has {config.allocation.accelerators} {resource}", *checked.unchecked]
+    found += [f"not checked here: {what}" for what in unchecked]
+    print(*(f"# {line}" for line in found), sep="\n")
 
 
 async def run(config: RunConfig, checked: Preflight) -> int:
@@ -107,7 +113,7 @@ async def train(config: RunConfig, checked: Preflight, accelerators: Accelerator
     async with served_user(config) as environment:
         config = config.model_copy(update={"environment": environment})
         with Tracker(config, resume_step=resume_step) as tracker:
-            run = Run(config, checked.model_directory, checked.vocabulary, accelerators, tracker, checked.resumed)
+            run = Run(config, checked.model.directory, checked.model.vocabulary, accelerators, tracker, checked.resumed)
             try:
                 return await until(stop, run.supervise())
             finally:

@@ -6,7 +6,7 @@ visible in the configuration, on the disk or in the size of this machine.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -23,9 +23,11 @@ from rl_system.errors import UserError
 from rl_system.executor.models import check_supported
 from rl_system.records import Task
 from rl_system.training.checkpoint_directory import MODEL, latest_checkpoint, open_checkpoint
+from rl_system.training.hub_cache import ModelNotCached
 from rl_system.training.loading import check_context, load_tokenizer
 from rl_system.training.prepared import model_directory
 from rl_system.training.run_state import RunState
+from rl_system.user_model import UserUnreachable, check_user
 
 GIB = 1 << 30
 PROCESS_GIB = 0.6
@@ -35,25 +37,36 @@ OPENINGS_CHECKED = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Preflight:
-    """What was found on the way. vocabulary: size, in tokens. prompt_tokens: longest first prompt that was measured."""
+class ModelFacts:
+    """vocabulary: size, in tokens. prompt_tokens: longest first prompt that was measured. memory_gib: of this machine."""
 
-    model_directory: Path
+    directory: Path
     vocabulary: int
-    train_tasks: int
-    evaluation_tasks: int
     prompt_tokens: int
     memory_gib: float
+
+
+@dataclass(frozen=True, slots=True)
+class Preflight:
+    """What was found on the way. unchecked: what could not be looked at here, in words; only a dry run leaves anything.
+
+    model: None only in a dry run on a machine without it.
+    """
+
+    model: ModelFacts | None
+    train_tasks: int
+    evaluation_tasks: int
     resumed: RunState | None
+    unchecked: tuple[str, ...] = ()
 
 
-def preflight(config: RunConfig, *, resume: bool = False) -> Preflight:
-    """Check `config` against this machine and its files."""
-    directory = model_directory(config.model.path)
-    check_context(config.model, directory)
-    model = AutoConfig.from_pretrained(directory, local_files_only=True)
-    with torch.device("meta"):  # the architecture alone, without memory for its parameters
-        check_supported(AutoModelForCausalLM.from_config(model))
+def preflight(config: RunConfig, *, resume: bool = False, dry_run: bool = False) -> Preflight:
+    """Check `config` against this machine and its files.
+
+    dry_run: a model that is not in this machine's cache, and a server of the user's model that is not up, are no
+    mistakes; what could not be checked without them is said in `unchecked`.
+    """
+    unchecked: list[str] = []
     splits = [config.environment.split]
     if config.evaluation.before or config.evaluation.after or config.evaluation.every:
         splits.append(config.evaluation.split)
@@ -61,29 +74,57 @@ def preflight(config: RunConfig, *, resume: bool = False) -> Preflight:
     for split, found in tasks.items():
         if not found:
             raise UserError(f"environment.domain {config.environment.domain!r} has no task in split {split!r}")
-    prompt_tokens = check_prompts(config, [task for found in tasks.values() for task in found[:OPENINGS_CHECKED]])
-    memory = check_memory(config, directory)
+    try:
+        check_user(config.environment.user)
+    except (UserUnreachable, ModelNotCached) as absent:
+        if not dry_run:
+            raise
+        unchecked.append(str(absent))
+    model = None
+    try:
+        model = check_model(config, [task for found in tasks.values() for task in found[:OPENINGS_CHECKED]])
+    except ModelNotCached as absent:
+        if not dry_run:
+            raise
+        unchecked.append(f"architecture, context, first prompts, K/V cache and memory of the model: {absent}")
     resumed = find_state(config, resume)
     if resumed is not None:
         TaskSampler.of(tasks[splits[0]], config.seed, config.environment).restore(resumed.sampler)
-        directory = resumed.path / MODEL
+        if model is not None:
+            model = replace(model, directory=resumed.path / MODEL)
     return Preflight(
-        model_directory=directory,
-        vocabulary=model.get_text_config().vocab_size,
+        model=model,
         train_tasks=len(tasks[splits[0]]),
         evaluation_tasks=len(tasks[splits[-1]]) if len(splits) > 1 else 0,
-        prompt_tokens=prompt_tokens,
-        memory_gib=memory,
         resumed=resumed,
+        unchecked=tuple(unchecked),
+    )
+
+
+def check_model(config: RunConfig, tasks: list[Task]) -> ModelFacts:
+    """What depends on the model's files: that it can be run, that the first prompts of `tasks` fit, and memory."""
+    directory = model_directory(config.model.path)
+    check_context(config.model, directory)
+    model = AutoConfig.from_pretrained(directory, local_files_only=True)
+    with torch.device("meta"):  # the architecture alone, without memory for its parameters
+        check_supported(AutoModelForCausalLM.from_config(model))
+    return ModelFacts(
+        directory=directory,
+        vocabulary=model.get_text_config().vocab_size,
+        prompt_tokens=check_prompts(config, tasks),
+        memory_gib=check_memory(config, directory),
     )
 
 
 def check_prompts(config: RunConfig, tasks: list[Task]) -> int:
     """Longest first prompt of `tasks`, in tokens. UserError where it leaves no room for an answer."""
     renderer = Renderer(load_tokenizer(config.model), tool_format=config.model.tool_format)
+    environments, user = config.environment, config.environment.user
+    if user.kind == "llm":  # its model may not be up yet, and it is the agent's prompt that is measured
+        environments = environments.model_copy(update={"user": user.model_copy(update={"kind": "scripted"})})
     longest = 0
     for task in tasks:
-        environment = make_environment(config.environment, task)
+        environment = make_environment(environments, task)
         try:
             environment.reset()
             dialogue = renderer.dialogue(environment.observe().messages, environment.tools())

@@ -31,6 +31,11 @@ class UserConfig(Section):
                 "environment.user.kind is 'llm', but environment.user.model is missing; give the model's name at "
                 "environment.user.api_base, or a model directory to serve here"
             )
+        if self.api_base is not None and not self.api_base.startswith(("http://", "https://")):
+            raise ValueError(
+                f"environment.user.api_base is {self.api_base!r}, which is no address; give one such as "
+                "http://127.0.0.1:8000/v1"
+            )
         return self
 
 
@@ -64,6 +69,15 @@ class EnvironmentConfig(Section):
         """Longest that a call of an environment may take, with what its user's model may need for one message."""
         waiting = self.user.timeout_s * (self.user.retries + 1) if self.user.kind == "llm" else 0.0
         return self.step_timeout_s + waiting
+
+    @model_validator(mode="after")
+    def every_process_may_ask_the_users_model(self) -> "EnvironmentConfig":
+        if self.user.kind == "llm" and self.user.max_concurrency < self.processes:
+            raise ValueError(
+                f"environment.user.max_concurrency is {self.user.max_concurrency}, fewer than the "
+                f"{self.processes} of environment.processes, which share it: some could never ask; use at least one each"
+            )
+        return self
 
     @model_validator(mode="after")
     def a_curriculum_has_no_epochs(self) -> "EnvironmentConfig":

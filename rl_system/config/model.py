@@ -7,7 +7,8 @@ from rl_system.config.section import Section
 
 class ModelConfig(Section):
     path: str = "smollm2-135m-instruct"
-    """A Hugging Face model directory, or the name of a model that `launch/setup.sh` prepares."""
+    """A Hugging Face model directory, the name of a model that `launch/setup.sh` prepares, or `owner/name` of one that is
+    in the Hugging Face cache (`hf download owner/name`)."""
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
     """Compute dtype. Master weights, gradients and optimizer states are float32 (float64 for float64)."""
     max_model_len: int = Field(2048, ge=16)

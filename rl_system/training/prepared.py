@@ -20,6 +20,7 @@ from pathlib import Path
 from rl_system.errors import UserError
 from rl_system.training.complete_directory import complete_directory
 from rl_system.training.gguf_conversion import convert_llama
+from rl_system.training.hub_cache import cached_model, is_hub_name
 
 RECIPE = 1
 """Raised whenever the conversion writes something else, so that older copies in caches are made anew."""
@@ -54,7 +55,7 @@ def cache_directory() -> Path:
 
 
 def model_directory(path: str) -> Path:
-    """The directory of a model: `path` itself, or the prepared model of that name.
+    """The directory of a model: `path` itself, the prepared model of that name, or the Hub's in this machine's cache.
 
     Raises UserError unless it holds a causal language model in Hugging Face layout.
     """
@@ -66,12 +67,12 @@ def model_directory(path: str) -> Path:
                 f"run python -m launch.prepare_model {path} (launch/setup.sh does)"
             )
         return directory
-    directory = Path(path).expanduser()
+    directory = cached_model(path) if is_hub_name(path) else Path(path).expanduser()
     known = ", ".join(sorted(PREPARED_MODELS))
     if not directory.is_dir():
         raise UserError(
-            f"model.path {path!r} is neither a directory nor the name of a prepared model ({known}); give a directory "
-            "that holds config.json, safetensors and a tokenizer"
+            f"model.path {path!r} is neither a directory nor the name of a prepared model ({known}) or of one in the "
+            "Hugging Face cache (owner/name); give a directory that holds config.json, safetensors and a tokenizer"
         )
     check_causal_language_model(directory)
     return directory.resolve()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -101,6 +100,14 @@ def test_requests_at_once_are_bounded() -> None:
     assert len(server.requests) == 9 and 1 < server.busiest <= 3
 
 
-def test_a_user_without_a_model_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="environment.user.model is missing"):
-        build_config({"name": "x"}, ["--environment.user.kind", "llm"])
+@pytest.mark.parametrize(
+    ("user", "named"),
+    [
+        ({}, "environment.user.model is missing"),
+        ({"model": "m", "api_base": "user-simulator:8000/v1"}, "environment.user.api_base is 'user-simulator"),
+        ({"model": "m", "max_concurrency": 3}, "environment.user.max_concurrency is 3"),
+    ],
+)
+def test_a_user_that_cannot_play_is_refused(user: dict[str, object], named: str) -> None:
+    with pytest.raises(UserError, match=named):
+        build_config({"name": "x", "environment": {"processes": 4, "user": {"kind": "llm"} | user}})
