@@ -8,6 +8,7 @@ reported as dropped.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from rl_system.chat.agent import Limits, run_episode
 from rl_system.chat.renderer import Renderer
 from rl_system.config.run import RunConfig
 from rl_system.records import Ending, Episode, Task
+from rl_system.seeds import turn_seeds
 from rl_system.training.loading import load_tokenizer
 
 EPISODE_ATTEMPTS = 3
@@ -163,12 +165,13 @@ class EnvironmentPool:
             self._levels_changed.set()
             try:
                 for _ in range(EPISODE_ATTEMPTS):
+                    seeds = turn_seeds(self.config.seed, *key) if self.config.deterministic else itertools.repeat(None)
                     episode = await run_episode(
                         task,
                         group_id,
                         index,
                         self.host.environment(task),
-                        lambda ids, most: self.turns.generate(key, ids, most, temperature),
+                        lambda ids, most, seeds=seeds: self.turns.generate(key, ids, most, temperature, next(seeds)),
                         self.renderer,
                         self.limits,
                     )

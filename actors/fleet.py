@@ -31,7 +31,7 @@ HEARTBEAT_S = 10.0
 HEARTBEAT_TIMEOUT_S = 120.0
 """A worker whose event loop does not answer for this long counts as broken. Longer than any pause of a weight update."""
 CLOSE_TIMEOUT_S = 30.0
-NO_UPDATE = {"seconds": 0.0, "paused_s": 0.0}
+NO_UPDATE = {"seconds": 0.0, "paused_s": 0.0, "bytes": 0.0}
 """Report of an update that did not take place."""
 
 BROKEN = (RayActorError, EngineBroken, TimeoutError, GetTimeoutError)
@@ -122,13 +122,16 @@ class RolloutFleet:
     # -- what they do ------------------------------------------------------------------------------------------------
 
     async def push(self, weights: Weights) -> dict[str, float]:
-        """Give every worker `weights`. Returns the slowest worker's `seconds` and `paused_s`.
+        """Give every worker `weights`. Returns the largest of the workers' `seconds`, `paused_s` and `bytes`.
 
         Raises WeightsRejected where a healthy worker refuses what it was sent.
         """
         async with self._pushing:
             self._weights = weights
-            reports = await asyncio.gather(*(self._push(device, weights) for device in list(self.workers)))
+            if weights.sender is None:
+                reports = await asyncio.gather(*(self._push(device, weights) for device in list(self.workers)))
+            else:
+                reports = await self._push_together(weights)
         return {name: max(report[name] for report in reports) for name in NO_UPDATE}
 
     async def prompt_logprobs(self, token_ids: np.ndarray) -> np.ndarray:
@@ -193,9 +196,36 @@ class RolloutFleet:
     async def _push(self, device: int, weights: Weights) -> dict[str, float]:
         worker = self.workers[device]
         try:
-            return await asyncio.wait_for(worker.update_weights.remote(weights), self.config.weights.timeout_s)
+            return (await self._give(weights, [worker]))[0]
         except BROKEN as error:
             return await self._replace(device, worker, error)
+
+    async def _push_together(self, weights: Weights) -> list[dict[str, float]]:
+        """As `_push` to all workers, of weights that are broadcast. One broadcast may fail, if only because of workers."""
+        try:
+            return await self._give(weights, list(self.workers.values()))
+        except FAILED as error:
+            broken = [(device, worker) for device, worker in self.workers.items() if not await self._is_whole(worker)]
+            if not broken:
+                raise
+            for device, worker in broken:
+                await self._replace(device, worker, error)
+        return await self._give(weights, list(self.workers.values()))
+
+    async def _is_whole(self, worker: ActorHandle) -> bool:
+        try:
+            await asyncio.wait_for(worker.ready.remote(), HEARTBEAT_TIMEOUT_S)
+        except BROKEN:
+            return False
+        return True
+
+    async def _give(self, weights: Weights, workers: list[ActorHandle]) -> list[dict[str, float]]:
+        """Have `workers` serve `weights`, or newer ones where they are broadcast. Their reports."""
+        if weights.sender is None:
+            calls = asyncio.gather(*(worker.update_weights.remote(weights) for worker in workers))
+        else:
+            calls = weights.sender.broadcast.remote(workers)
+        return await asyncio.wait_for(calls, self.config.weights.timeout_s)
 
     async def _replace(self, device: int, worker: ActorHandle, error: BaseException) -> dict[str, float]:
         """Put a new worker with the newest weights in the place of a broken one; a second break in a row is an error."""
@@ -219,6 +249,6 @@ class RolloutFleet:
         report, served = NO_UPDATE, None
         while served is not self._weights:
             served = self._weights
-            report = await asyncio.wait_for(worker.update_weights.remote(served), self.config.weights.timeout_s)
+            report = (await self._give(served, [worker]))[0]
         self.workers[device] = worker
         return report

@@ -43,16 +43,18 @@ class RolloutWorker:
         max_new_tokens: int,
         temperature: float | None = None,
         prefix: Turn | None = None,
+        seed: int | None = None,
     ) -> Turn:
         """Sample one response to `prompt_ids` (int32 [prompt]), ended by a stop token or `max_new_tokens`.
 
         temperature: that of the configuration where None; 0 takes the likeliest token. prefix: a turn on this prompt
-        that another worker handed over, to be ended here; its tokens count. Raises PromptTooLong, EngineBroken.
+        that another worker handed over, to be ended here; its tokens count. seed: of the response's random numbers, the
+        same for a prefix and its rest; None: whatever comes next. Raises PromptTooLong, EngineBroken.
         Cancelling the call takes the request out of the engine.
         """
         if temperature is None:
             temperature = self._config.rollout.sampling.temperature
-        return await self._session.generate(prompt_ids, max_new_tokens, temperature, prefix)
+        return await self._session.generate(prompt_ids, max_new_tokens, temperature, prefix, seed)
 
     async def hand_over(self) -> int:
         """End all requests where they are, for another worker to go on with. Returns how many.
@@ -62,20 +64,17 @@ class RolloutWorker:
         return await self._session.hand_over()
 
     async def update_weights(self, weights: Weights) -> dict[str, float]:
-        """Swap to `weights`, all or nothing, with requests in flight kept. Returns `version`, `seconds`, `paused_s`.
-
-        The chunks are references into the object store, or one string: the directory that holds safetensors files.
+        """Swap to `weights`, all or nothing, with requests in flight kept. Returns `version`, `seconds`, `paused_s`, and
+        `bytes`, what was fetched: chunks that the engine holds already are not.
 
         Raises WeightsRejected where the worker goes on with its old version, EngineBroken where it has to be replaced.
         """
-        match weights.chunks:
-            case [str() as directory]:
-                return await self._session.load_directory(Path(directory), weights.version)
-            case chunks:
-                return await self._session.load_chunks(chunks, weights.version, weights.checksum)
+        if weights.directory:
+            return await self._session.load_directory(Path(weights.directory), weights.version)
+        return await self._session.load_chunks(weights.chunks, weights.version, weights.checksum)
 
     async def join_broadcast(self, init_info: dict[str, Any]) -> None:
-        """The four calls of an update by NCCL broadcast, made by `actors.engine.broadcast`."""
+        """The first of the calls of an update by broadcast, all made by `actors.engine.broadcast`."""
         await self._session.join_broadcast(init_info)
 
     async def begin_broadcast(self) -> None:
@@ -86,6 +85,9 @@ class RolloutWorker:
 
     async def end_broadcast(self, version: int) -> dict[str, float]:
         return await self._session.end_broadcast(version)
+
+    async def abandon_broadcast(self) -> None:
+        await self._session.abandon_broadcast()
 
     async def prompt_logprobs(self, token_ids: np.ndarray) -> np.ndarray:
         """float32 [tokens]: the engine's logprob of each token given those before it, at temperature 1; 0 at 0."""

@@ -37,6 +37,7 @@ from rl_system.training.run_state import RunState
 logger = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S = 30.0
+MIB = 1 << 20
 
 
 async def train(run: Run) -> None:
@@ -173,6 +174,8 @@ class Run:
         weights = await self.trainers.publish()
         self._pushing = asyncio.create_task(self._push(weights, probe, expected))
         self.background.add(self._pushing)
+        if weights.sender is not None:
+            await self._pushed()  # the trainer's own parameters travel: it may not change them meanwhile
 
     async def finish_step(self) -> None:
         """Measure the step that ended, hear the controller's advice, and write both down."""
@@ -282,6 +285,7 @@ class Run:
         self._push_metrics = {
             "time/publish_s": time.monotonic() - began,
             "time/publish_paused_s": report["paused_s"],
+            "perf/published_mib": report["bytes"] / MIB,
             "rollout/logprob_gap": float(gap.max()),
         }
 

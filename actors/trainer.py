@@ -1,7 +1,7 @@
 """The trainer: one rank of the policy update behind a Ray actor.
 
 Owns a `Learner` and its place in the trainers' group. Methods that set up, train, save or load are called on all ranks,
-with the same arguments but the part of the batch; `host` and `publish` are for rank 0. A group of another size is
+with the same arguments but the part of the batch; `host`, `publish` and `broadcast` are for rank 0. A group of another size is
 formed by `hand_over` on all ranks of the old one, then `regroup` on all of the new one; a rank that joins was made ready
 by `load`. Until `regroup` a rank of the old group has lost nothing.
 """
@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import ray
 import torch
+from ray.actor import ActorHandle
 from transformers import PreTrainedModel
 
 from rl_system.algorithms.gae import needs_critic
@@ -26,7 +27,7 @@ from rl_system.training.checkpoint import load_checkpoint, save_checkpoint
 from rl_system.training.checkpoint_directory import open_checkpoint
 from rl_system.training.learner import Learner
 from rl_system.training.loading import load_model, load_tokenizer
-from rl_system.training.publishing import publish_chunks, publish_directory
+from rl_system.training.publishing import ChunkPublisher, publish_directory
 from rl_system.training.ranks import Ranks, connect_store, host_store
 from rl_system.training.resharding import (
     Handover,
@@ -38,6 +39,9 @@ from rl_system.training.resharding import (
     take_states,
 )
 
+if TYPE_CHECKING:
+    from actors.engine.broadcast import WeightBroadcast
+
 
 @ray.remote
 class Trainer:
@@ -45,6 +49,7 @@ class Trainer:
 
     def __init__(self, rank: int, size: int, config: RunConfig, model_directory: str, version: int = 0) -> None:
         torch.set_num_threads(config.allocation.trainer_threads)
+        torch.manual_seed(config.seed)
         self.rank, self.size, self.config, self.version = rank, size, config, version
         self.model_config = config.model.model_copy(update={"path": model_directory})
         self.started_from = model_directory
@@ -54,6 +59,10 @@ class Trainer:
         """Loaded, and without a place in a group yet."""
         self._ranks: Ranks | None = None
         self._store: torch.distributed.Store | None = None
+        weights = config.weights
+        self._chunks = ChunkPublisher(weights.chunk_mib << 20, weights.verify, ray.put, ray.get)
+        self._broadcast: WeightBroadcast | None = None
+        """The sender's end of the group that it last broadcast to."""
 
     def host(self, address: str | None = None, size: int | None = None) -> tuple[str, int]:
         """Open the place where `size` ranks meet (default: those of the constructor), at `address` of this node (by
@@ -121,19 +130,46 @@ class Trainer:
 
     def publish(self) -> Weights:
         """The parameters as `weights.transport` wants them. When it returns, the next update may begin."""
-        weights = self.config.weights
-        if weights.transport == "directory":
-            return publish_directory(self.learner.model, self.learner.version, self.config.directory / "weights")
         model, version = self.learner.model, self.learner.version
-        return publish_chunks(model, version, weights.chunk_mib << 20, weights.verify, ray.put)
+        match self.config.weights.transport:
+            case "object_store":
+                return self._chunks.publish(model, version)
+            case "directory":
+                return publish_directory(model, version, self.config.directory / "weights")
+            case "nccl" | "gloo":
+                return Weights(version, sender=ray.get_runtime_context().current_actor)
+
+    def broadcast(self, workers: Sequence[ActorHandle]) -> list[dict[str, float]]:
+        """Send the parameters as they are now to `workers`; what each of them reports. Raises what went wrong first: then
+        those that had begun are broken.
+        """
+        # vLLM is a heavy import that only a trainer that broadcasts needs.
+        from actors.engine.broadcast import WeightBroadcast
+
+        if self._broadcast is not None and self._broadcast.workers != list(workers):
+            self._broadcast.close()
+            self._broadcast = None
+        if self._broadcast is None:
+            self._broadcast = WeightBroadcast(
+                self.learner.model,
+                workers,
+                tensor_parallel=self.config.rollout.engine.tensor_parallel,
+                address=ray.util.get_node_ip_address(),
+                timeout_s=self.config.weights.timeout_s,
+            )
+        sender, self._broadcast = self._broadcast, None
+        reports = sender.send(self.learner.version)
+        self._broadcast = sender  # one that failed is not used again
+        return reports
 
     def logprobs(self, batch: TrainBatch) -> np.ndarray:
         """Logprobs [sequence_tokens] of the batch's trained tokens under the current parameters, 0 elsewhere."""
         return self.learner.logprobs(batch)
 
     def cost_model(self) -> CostModel:
-        """What the executor has learnt about its own speed."""
-        return self.learner.executor.cost_model
+        """What the executor has learnt about its own speed; what it began with where no choice may hang on the clock."""
+        learnt = self.learner.executor.cost_model
+        return CostModel(learnt.shape) if self.config.deterministic else learnt
 
     def where_it_started(self) -> str:
         """The directory of the model that the run began with."""

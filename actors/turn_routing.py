@@ -80,9 +80,14 @@ class TurnRouting:
             await asyncio.sleep(HAND_OVER_INTERVAL_S)
 
     async def generate(
-        self, episode: Hashable, prompt_ids: np.ndarray, max_new_tokens: int, temperature: float | None
+        self,
+        episode: Hashable,
+        prompt_ids: np.ndarray,
+        max_new_tokens: int,
+        temperature: float | None,
+        seed: int | None = None,
     ) -> Turn:
-        """One turn of `episode`. What a worker handed over is ended by the next; what a broken one had begun starts
+        """One turn of `episode`; seed: of its random numbers. What a worker handed over is ended by the next; what a broken one had begun starts
         again from there. Raises GenerationFailed.
         """
         prefix: Turn | None = None
@@ -91,7 +96,7 @@ class TurnRouting:
             device = await self._worker_of(episode)
             self._in_engine[device] += 1
             self._on_change()
-            request = self._workers[device].generate.remote(prompt_ids, max_new_tokens, temperature, prefix)
+            request = self._workers[device].generate.remote(prompt_ids, max_new_tokens, temperature, prefix, seed)
             try:
                 turn = await asyncio.wait_for(request, self.timeout_s)
             except asyncio.CancelledError:

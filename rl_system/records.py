@@ -194,14 +194,29 @@ class TrainBatch:
         return replace(self, offsets=offsets, group_ids=self.group_ids[indices], **per_token)
 
 
+@dataclass(frozen=True, slots=True)
+class WeightChunk:
+    """Some of a policy's parameters.
+
+    content: a dict of name to array, or an object reference to it. identity: chunks of a run with the same one hold the
+    same bits, so whoever has it need not get it again; empty: nothing is known.
+    """
+
+    content: Any
+    identity: str = ""
+
+
 @dataclass(slots=True)
 class Weights:
-    """A policy's parameters under their Hugging Face names.
+    """All parameters of a policy under their Hugging Face names: in chunks, in the safetensors files of a directory, or yet
+    to be broadcast.
 
-    chunks: object references (or, within one process, the values), each a dict of name to array, in the order in
-    which they were sent. checksum: of all arrays, empty where not computed.
+    checksum: of all arrays of the chunks, empty where not computed. sender: whoever broadcasts them when asked to (an
+    actor with `broadcast`), None where they are in chunks or a directory.
     """
 
     version: int
-    chunks: list[Any]
+    chunks: list[WeightChunk] = field(default_factory=list)
     checksum: str = ""
+    directory: str = ""
+    sender: Any = None

@@ -32,10 +32,11 @@ def engine_arguments(model_directory: Path, config: RunConfig, seed: int) -> dic
         "model": str(model_directory),
         "dtype": config.model.dtype,
         "max_model_len": config.model.max_model_len,
-        "max_num_seqs": engine.max_num_seqs,
+        # Rounding depends on the rows that are computed together: where it must not, a request is computed alone and whole.
+        "max_num_seqs": 1 if config.deterministic else engine.max_num_seqs,
         "seed": seed,
         "enforce_eager": engine.enforce_eager,
-        "enable_prefix_caching": True,
+        "enable_prefix_caching": not config.deterministic,
         # Tokens in, tokens out: nothing is tokenised or detokenised here.
         "skip_tokenizer_init": True,
         # A model's generation_config.json may set top_p or top_k, which would change the distribution unseen.

@@ -17,11 +17,17 @@ from actors.engine.versions import versions_of
 from rl_system.records import Turn
 
 
-def sampling_parameters(*, temperature: float, max_new_tokens: int, stop_ids: Sequence[int]) -> SamplingParams:
-    """One sample with the sampled tokens' logprobs; at temperature 0 the likeliest token, logprobs at temperature 1."""
+def sampling_parameters(
+    *, temperature: float, max_new_tokens: int, stop_ids: Sequence[int], seed: int | None
+) -> SamplingParams:
+    """One sample with the sampled tokens' logprobs; at temperature 0 the likeliest token, logprobs at temperature 1.
+
+    seed: of this sample's random numbers; None: the engine's next ones.
+    """
     return SamplingParams(
         n=1,
         temperature=temperature,
+        seed=seed,
         max_tokens=max_new_tokens,
         stop_token_ids=list(stop_ids),
         logprobs=0,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
+import zlib
 from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from actors.engine.cache_size import require_cache
 from actors.engine.construction import engine_seed, make_engine
 from actors.engine.errors import EngineBroken, PromptTooLong
 from actors.engine.gauge import SchedulerGauge
+from actors.engine.held_weights import Chunk, HeldWeights
 from actors.engine.run_memory import claim_shared_memory, leave_run_directory, run_directory
 from actors.engine.sampling import (
     prompt_logprobs_of,
@@ -34,7 +36,7 @@ from actors.engine.sampling import (
 from actors.engine.stop_ids import stop_token_ids
 from actors.engine.updates import (
     begin_update,
-    check_arrays,
+    check_dtypes,
     check_shapes,
     check_sum,
     end_update,
@@ -47,9 +49,8 @@ from actors.engine.usage import EngineUsage
 from actors.engine.weight_file import weight_file
 from rl_system.allocation.handover import join_turns, tokens_left, tokens_so_far
 from rl_system.config.run import RunConfig
-from rl_system.records import Turn
-
-Chunk = Mapping[str, np.ndarray]
+from rl_system.records import Turn, WeightChunk
+from rl_system.seeds import seed_of_rest
 
 
 class EngineSession:
@@ -63,6 +64,7 @@ class EngineSession:
         self.version = version
         self._config = config
         self._shared_memory = run_directory(config.directory)
+        self._held = HeldWeights(config.weights.verify)
         self._shapes = parameter_shapes(safetensors_files(model_directory))
         self._stop_ids = stop_token_ids(model_directory)
         self._gauge = SchedulerGauge()
@@ -70,6 +72,9 @@ class EngineSession:
         self._request_ids = itertools.count()
         self._labelled = False
         self._update_lock = asyncio.Lock()
+        self._broadcast_began: float | None = None
+        self._bytes = sum(path.stat().st_size for path in safetensors_files(model_directory))
+        """Of all parameters, as they come by broadcast."""
         self._requests: dict[str, asyncio.Future[RequestOutput]] = {}
         self._broken: Exception | None = None
         self.usage = EngineUsage()
@@ -86,18 +91,25 @@ class EngineSession:
                 self._labelled = True
 
     async def generate(
-        self, prompt_ids: np.ndarray, max_new_tokens: int, temperature: float, prefix: Turn | None = None
+        self,
+        prompt_ids: np.ndarray,
+        max_new_tokens: int,
+        temperature: float,
+        prefix: Turn | None = None,
+        seed: int | None = None,
     ) -> Turn:
-        """Sample one response, or the rest of `prefix`, which counts towards `max_new_tokens`.
+        """Sample one response, or the rest of `prefix`, which counts towards `max_new_tokens`. seed: of the whole response.
 
         Raises PromptTooLong, EngineBroken. Cancelling it takes the request out of the engine.
         """
         if prefix is None:
-            return await self._sample(prompt_ids, max_new_tokens, temperature)
+            return await self._sample(prompt_ids, max_new_tokens, temperature, seed)
         left = tokens_left(prefix, max_new_tokens)
         if left < 1:
             return replace(prefix, finish_reason="length")
-        return join_turns(prefix, await self._sample(tokens_so_far(prefix), left, temperature))
+        if seed is not None:
+            seed = seed_of_rest(seed, len(prefix.response_ids))
+        return join_turns(prefix, await self._sample(tokens_so_far(prefix), left, temperature, seed))
 
     async def hand_over(self) -> int:
         """End all requests where they are: their turns come back as they stand, ABORTED. Returns how many."""
@@ -110,23 +122,21 @@ class EngineSession:
         self._require_fit(len(token_ids), 1)
         return prompt_logprobs_of(await self._request(token_ids, scoring_parameters()))
 
-    async def load_chunks(
-        self, chunks: Sequence[Chunk | Awaitable[Chunk]], version: int, checksum: str
-    ) -> dict[str, float]:
-        """Swap to the arrays of `chunks` through a file in shared memory."""
+    async def load_chunks(self, chunks: Sequence[WeightChunk], version: int, checksum: str) -> dict[str, float]:
+        """Swap to the arrays of `chunks`, the whole model, through a file in shared memory with those that are new here."""
         started = time.monotonic()
         async with self._update_lock:
-            arrived = await asyncio.gather(*map(_value_of, chunks))
+            missing = self._held.missing(chunks)
+            arrived = await asyncio.gather(*(_value_of(chunk.content) for chunk in missing))
+            held = await asyncio.to_thread(self._held.after, chunks, arrived)
             arrays = {name: array for chunk in arrived for name, array in chunk.items()}
-            check_arrays(arrays, self._shapes)
+            check_shapes(held.shapes(), self._shapes)
+            check_dtypes(arrays)
             if self._config.weights.verify:
-                await asyncio.to_thread(check_sum, arrived, checksum)
-            file = weight_file(self._shared_memory, f"{version}-{checksum}", arrays, self._config.weights.timeout_s)
-            path = await asyncio.to_thread(file.__enter__)
-            try:
-                return await self._swap([path], version, started)
-            finally:
-                await asyncio.to_thread(file.__exit__, None, None, None)
+                check_sum(held.checksum(), checksum)
+            report = await self._swap_to(arrays, _file_name(missing, version, checksum), version, started)
+            self._held = held
+            return report | {"bytes": sum(array.nbytes for array in arrays.values())}
 
     async def load_directory(self, directory: Path, version: int) -> dict[str, float]:
         """Swap to the safetensors files in `directory`."""
@@ -134,10 +144,13 @@ class EngineSession:
         async with self._update_lock:
             paths = safetensors_files(directory)
             check_shapes(parameter_shapes(paths), self._shapes)
-            return await self._swap(paths, version, started)
+            report = await self._swap(paths, version, started)
+            return report | {"bytes": sum(path.stat().st_size for path in paths)}
 
     async def join_broadcast(self, init_info: dict[str, Any]) -> None:
-        """Enter the trainer's NCCL group; see `actors.engine.broadcast`."""
+        """Enter the trainer's group, in place of an earlier one; see `actors.engine.broadcast`."""
+        self._require_whole()
+        await self._engine.shutdown_weight_transfer_engine()
         await self._engine.init_weight_transfer_engine(WeightTransferInitRequest(init_info=init_info))
 
     async def begin_broadcast(self) -> None:
@@ -154,16 +167,27 @@ class EngineSession:
         """Serve what was received, as `version`."""
         await self._in_broadcast(end_update(self._engine, version))
         report = self._swapped(version, self._broadcast_began, self._broadcast_began)
-        self._update_lock.release()
-        return report
+        self._end_of_broadcast()
+        return report | {"bytes": self._bytes}
+
+    async def abandon_broadcast(self) -> None:
+        """No more of a broadcast will come. If it had begun here, the engine is of no further use."""
+        if self._broadcast_began is not None:
+            self._break(EngineBroken("a broadcast of weights was given up halfway"))
+            self._end_of_broadcast()
 
     async def _in_broadcast(self, step: Coroutine[Any, Any, None]) -> None:
         """A step of a broadcast. The next one comes from outside: if this one fails, nobody waits for it."""
         try:
             await self._or_break(step, "by broadcast")
         except BaseException:
-            self._update_lock.release()
+            self._end_of_broadcast()
             raise
+
+    def _end_of_broadcast(self) -> None:
+        if self._broadcast_began is not None:  # else it was given up meanwhile
+            self._broadcast_began = None
+            self._update_lock.release()
 
     def statistics(self) -> dict[str, Any]:
         """Totals since the start, and the version that is served."""
@@ -175,13 +199,24 @@ class EngineSession:
         await asyncio.to_thread(self._engine.shutdown)
         await asyncio.to_thread(leave_run_directory, self._shared_memory, self._config.weights.timeout_s)
 
-    async def _sample(self, prompt_ids: np.ndarray, max_new_tokens: int, temperature: float) -> Turn:
+    async def _sample(self, prompt_ids: np.ndarray, max_new_tokens: int, temperature: float, seed: int | None) -> Turn:
         self._require_fit(len(prompt_ids), max_new_tokens)
-        output = await self._request(
-            prompt_ids,
-            sampling_parameters(temperature=temperature, max_new_tokens=max_new_tokens, stop_ids=self._stop_ids),
+        parameters = sampling_parameters(
+            temperature=temperature, max_new_tokens=max_new_tokens, stop_ids=self._stop_ids, seed=seed
         )
+        output = await self._request(prompt_ids, parameters)
         return turn_of(np.asarray(prompt_ids, np.int32), output.outputs[0])
+
+    async def _swap_to(self, arrays: Chunk, name: str, version: int, started: float) -> dict[str, float]:
+        """name: of the file, the same for workers that need the same arrays."""
+        if not arrays:
+            return await self._swap([], version, started)
+        file = weight_file(self._shared_memory, name, arrays, self._config.weights.timeout_s)
+        path = await asyncio.to_thread(file.__enter__)
+        try:
+            return await self._swap([path], version, started)
+        finally:
+            await asyncio.to_thread(file.__exit__, None, None, None)
 
     async def _swap(self, paths: list[Path], version: int, started: float) -> dict[str, float]:
         paused = time.monotonic()
@@ -205,6 +240,7 @@ class EngineSession:
 
     def _swapped(self, version: int, started: float, paused: float) -> dict[str, float]:
         self.version, self._labelled = version, True
+        self._held = HeldWeights(self._config.weights.verify)  # unless the caller knows better
         now = time.monotonic()
         self.usage.updated(seconds=now - started, paused=now - paused)
         return {"version": version, "seconds": now - started, "paused_s": now - paused}
@@ -268,3 +304,9 @@ class EngineSession:
 async def _value_of(chunk: Chunk | Awaitable[Chunk]) -> Chunk:
     """The chunk itself, or the one that a reference into the object store stands for: a view of this node's copy."""
     return chunk if isinstance(chunk, Mapping) else await chunk
+
+
+def _file_name(chunks: Sequence[WeightChunk], version: int, checksum: str) -> str:
+    """Identifies the arrays of `chunks`, a part of the weights that `version` and `checksum` stand for."""
+    part = zlib.crc32(" ".join(chunk.identity for chunk in chunks).encode())
+    return f"{version}-{checksum}-{part:08x}"

@@ -21,9 +21,7 @@ from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from actors.engine.errors import WeightsRejected
-from rl_system.training.weights import weights_checksum
-
-Shapes = dict[str, tuple[int, ...]]
+from actors.engine.held_weights import Shapes
 
 WEIGHT_DTYPES = ("float64", "float32", "float16", "bfloat16")
 """numpy's names of the dtypes that parameters may have (bfloat16: that of ml_dtypes)."""
@@ -65,19 +63,17 @@ def check_shapes(sent: Mapping[str, tuple[int, ...]], expected: Shapes) -> None:
         )
 
 
-def check_arrays(arrays: Mapping[str, np.ndarray], expected: Shapes) -> None:
-    """Refuse arrays that are not the model's parameters, or that the engine's file cannot hold."""
-    check_shapes({name: array.shape for name, array in arrays.items()}, expected)
+def check_dtypes(arrays: Mapping[str, np.ndarray]) -> None:
+    """Refuse arrays that the engine's file cannot hold."""
     foreign = sorted({array.dtype.name for array in arrays.values()} - set(WEIGHT_DTYPES))
     if foreign:
         raise WeightsRejected(f"weights of dtype {foreign} cannot be sent; use one of {list(WEIGHT_DTYPES)}")
 
 
-def check_sum(chunks: Sequence[Mapping[str, np.ndarray]], sent: str) -> None:
-    """Refuse chunks that are not, bit for bit and in order, what was sent."""
-    arrived = weights_checksum(chunks)
-    if arrived != sent:
-        raise WeightsRejected(f"the weights that arrived have checksum {arrived}, those sent had {sent or 'none'}")
+def check_sum(found: str, sent: str) -> None:
+    """Refuse weights that are not, bit for bit, what was sent."""
+    if found != sent:
+        raise WeightsRejected(f"the weights that arrived have checksum {found}, those sent had {sent or 'none'}")
 
 
 async def begin_update(engine: AsyncLLM) -> None:
@@ -98,7 +94,7 @@ async def end_update(engine: AsyncLLM, version: int) -> None:
 
 
 async def load_files(engine: AsyncLLM, paths: Sequence[Path], version: int) -> None:
-    """The whole swap, from the safetensors files `paths`."""
+    """The whole swap, from the safetensors files `paths`. What is in none of them stays as it is."""
     await begin_update(engine)
     await receive_update(engine, {"paths": [str(path) for path in paths]})
     await end_update(engine, version)

@@ -2,7 +2,8 @@
 
 Real engines on this machine, idle while they are updated: what is measured is the update alone. One JSON object per
 number of workers. `send_s` is what the trainer waits for (its parameters copied into the object store), `update_s` what
-passes until the last worker serves them, `paused_s` the part of it in which no token is made.
+passes until the last worker serves them, `paused_s` the part of it in which no token is made, `bytes` what one worker
+fetched. All parameters change from one update to the next, but those that `--frozen` names.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import ray
+import torch
 from ray.actor import ActorHandle
 from transformers import PreTrainedModel
 
 from actors.engine.run_memory import remove_leftovers
 from actors.rollout_worker import RolloutWorker
 from rl_system.config.run import RunConfig
-from rl_system.records import Weights
 from rl_system.training.loading import load_model
 from rl_system.training.prepared import model_directory
-from rl_system.training.weights import export_weights, weights_checksum
+from rl_system.training.publishing import ChunkPublisher
 
 START_TIMEOUT_S = 900.0
 UPDATE_TIMEOUT_S = 600.0
@@ -38,6 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--chunk-mib", type=int, default=256)
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
+    parser.add_argument("--frozen", default="", help="how the names of parameters begin that do not change")
     parser.add_argument("--no-verify", dest="verify", action="store_false", help="skip the checksum")
     parser.add_argument("--json", action="store_true", help="one JSON object a number of workers")
     options = parser.parse_args(arguments)
@@ -75,33 +77,44 @@ def run(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
                 for index in range(counts[-1])
             ]
             ray.get([worker.ready.remote() for worker in workers], timeout=START_TIMEOUT_S)
-            version = 0
+            publisher = ChunkPublisher(config.weights.chunk_mib << 20, options.verify, ray.put, ray.get)
+            measure(model, publisher, workers, 1)  # the first update is always of everything
+            change(model, options.frozen)
+            measure(model, publisher, workers, 2)  # what changes together is in the same chunks from here on
+            version = 2
             for count in counts:
                 results = []
                 for _ in range(options.repeats):
                     version += 1
-                    results.append(measure(model, config, workers[:count], version))
-                yield {"workers": count, "dtype": options.dtype, "verify": options.verify, **medians(results)}
+                    change(model, options.frozen)
+                    results.append(measure(model, publisher, workers[:count], version))
+                kind = {"workers": count, "dtype": options.dtype, "verify": options.verify, "frozen": options.frozen}
+                yield kind | medians(results)
             ray.get([worker.close.remote() for worker in workers], timeout=UPDATE_TIMEOUT_S)
         finally:
             ray.shutdown()
             remove_leftovers(config.directory)
 
 
+@torch.no_grad()
+def change(model: PreTrainedModel, frozen: str) -> None:
+    """Every parameter but those whose names begin with `frozen`."""
+    for name, parameter in model.named_parameters():
+        if not frozen or not name.startswith(frozen):
+            parameter.mul_(1.001)
+
+
 def measure(
-    model: PreTrainedModel, config: RunConfig, workers: Sequence[ActorHandle], version: int
+    model: PreTrainedModel, publisher: ChunkPublisher, workers: Sequence[ActorHandle], version: int
 ) -> dict[str, float]:
     """One update of `workers` to the parameters of `model`."""
     started = time.monotonic()
-    exported = list(export_weights(model, config.weights.chunk_mib * 2**20))
-    checksum = weights_checksum(exported) if config.weights.verify else ""
-    chunks = [ray.put(chunk) for chunk in exported]
+    weights = publisher.publish(model, version)
     sent = time.monotonic()
-    weights = Weights(version, chunks, checksum)
     reports = ray.get([worker.update_weights.remote(weights) for worker in workers], timeout=UPDATE_TIMEOUT_S)
     return {
-        "bytes": sum(array.nbytes for chunk in exported for array in chunk.values()),
-        "chunks": len(chunks),
+        "bytes": max(report["bytes"] for report in reports),
+        "chunks": len(weights.chunks),
         "send_s": sent - started,
         "update_s": time.monotonic() - sent,
         "paused_s": max(report["paused_s"] for report in reports),

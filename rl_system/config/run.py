@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from rl_system.config.algorithm import AlgorithmConfig
 from rl_system.config.allocation import AllocationConfig
 from rl_system.config.checkpoint import CheckpointConfig
+from rl_system.config.determinism import require_determinism
 from rl_system.config.environment import EnvironmentConfig
 from rl_system.config.evaluation import EvaluationConfig
 from rl_system.config.executor import ExecutorConfig
@@ -23,7 +24,12 @@ class RunConfig(Section):
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     """The run's directory is `<output>/<name>`."""
     output: Path = Path("runs")
-    seed: int = 0
+    seed: int = Field(0, ge=0)
+    deterministic: bool = False
+    """Whether the run is to come out the same when it is repeated, or killed and resumed: the same batches and, on CPUs,
+    the same parameters bit for bit. Every turn is then sampled with a seed of its own, which follows from `seed`, group,
+    member and turn, and an engine takes one request at a time and reuses no prefix, so that no number depends on what
+    else is computed with it: sampling is several times slower. Strictly on-policy only."""
     steps: int = Field(10, ge=1)
     """Policy updates."""
     model: ModelConfig = ModelConfig()
@@ -88,11 +94,14 @@ class RunConfig(Section):
                 f"rollout.sampling.top_p is {rollout.sampling.top_p} and top_k is {rollout.sampling.top_k}: the sampler "
                 "would draw from a renormalised distribution that the trainer does not compute; use top_p 1, top_k 0"
             )
-        if self.weights.transport == "nccl":
+        needed = {"nccl": "cuda", "gloo": "cpu"}.get(self.weights.transport, model.device)
+        if model.device != needed:
             raise ValueError(
-                "weights.transport is 'nccl', which the trainers do not send by yet (the rollout workers' side is there); "
-                "use 'object_store' or 'directory'"
+                f"weights.transport is {self.weights.transport!r}, which broadcasts between devices of kind {needed!r}, but "
+                f"model.device is {model.device!r}; use 'object_store' or 'directory'"
             )
+        if self.deterministic:
+            require_determinism(self)
         allocation = self.allocation
         if allocation.mode == "auto" and len(allocation.reachable) == 1:
             raise ValueError(

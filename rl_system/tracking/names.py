@@ -111,6 +111,7 @@ METRICS: dict[str, str] = {
     "time/update_s": "Seconds spent in the trainers.",
     "time/publish_s": "Seconds from the update to the last worker running the new weights.",
     "time/publish_paused_s": "Part of it in which the slowest engine made no token.",
+    "perf/published_mib": "MiB of parameters that a rollout worker fetched for it: what had changed since the one before.",
     "time/evaluate_s": "Seconds spent in an evaluation.",
     "time/checkpoint_s": "Seconds spent writing a checkpoint.",
     # The prefix tree

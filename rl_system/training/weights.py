@@ -1,4 +1,4 @@
-"""Parameters on their way out of a trainer: named arrays in chunks, with a checksum of exactly what was sent.
+"""Parameters on their way out of a trainer: named arrays, in chunks, with a checksum of exactly what was sent.
 
 Trainers and engines agree on the names because both are those of the Hugging Face model.
 """
@@ -55,8 +55,22 @@ def as_numpy(tensor: torch.Tensor) -> np.ndarray:
     return tensor.numpy()
 
 
+def load_units(names: Iterable[str]) -> list[list[str]]:
+    """`names` in lists that a receiver has to get together: those of one decoder layer, each other one alone.
+
+    Engines fuse parameters of a layer (queries with keys and values, experts with each other); what is fused of old and
+    new parts belongs to no policy.
+    """
+    units: dict[str, list[str]] = {}
+    for name in names:
+        parts = name.split(".")
+        number = next((index for index, part in enumerate(parts) if part.isdigit()), len(parts))
+        units.setdefault(".".join(parts[: number + 1]), []).append(name)
+    return list(units.values())
+
+
 class Checksum:
-    """CRC-32 over names, dtypes, shapes and bytes in the order sent; how arrays are cut into chunks does not matter.
+    """Sum over arrays of the CRC-32 of name, dtype, shape and bytes: neither order nor chunks matter, parts add up.
 
     About 4 GB/s on one core.
     """
@@ -66,12 +80,16 @@ class Checksum:
 
     def add(self, chunk: Mapping[str, np.ndarray]) -> None:
         for name, array in chunk.items():
-            self._total = zlib.crc32(f"{name}:{array.dtype.name}:{array.shape}".encode(), self._total)
-            self._total = zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, self._total)
+            begun = zlib.crc32(f"{name}:{array.dtype.name}:{array.shape}".encode())
+            self._total += zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, begun)
+
+    def merge(self, other: Checksum) -> None:
+        """Add what `other` covers."""
+        self._total += other._total
 
     def hexdigest(self) -> str:
         """Eight hexadecimal digits."""
-        return f"{self._total:08x}"
+        return f"{self._total & 0xFFFFFFFF:08x}"
 
 
 def weights_checksum(chunks: Iterable[Mapping[str, np.ndarray]]) -> str:

@@ -27,7 +27,7 @@ class Straggling:
     def __init__(self, slow: int) -> None:
         self.slow, self.requests, self.cancelled = slow, 0, 0
 
-    async def generate(self, prompt_ids, max_new_tokens, temperature, prefix) -> Turn:
+    async def generate(self, prompt_ids, max_new_tokens, temperature, prefix, seed) -> Turn:
         self.requests += 1
         if self.requests <= self.slow:
             try:

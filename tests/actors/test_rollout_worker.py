@@ -19,7 +19,8 @@ from actors.engine.run_memory import remove_leftovers, run_directory
 from actors.rollout_worker import RolloutWorker
 from rl_system.allocation.handover import ABORTED
 from rl_system.config.run import RunConfig
-from rl_system.records import Turn, Weights
+from rl_system.records import Turn, WeightChunk, Weights
+from rl_system.training.publishing import ChunkPublisher
 from rl_system.training.weights import export_weights, weights_checksum
 from tests.actors.conftest import STOP_ID, VOCABULARY
 
@@ -51,7 +52,7 @@ class Served:
         sent = weights_checksum(chunks) if checksum is None else checksum
         if change is not None:
             change(chunks)
-        weights = Weights(self.version + 1, [ray.put(chunk) for chunk in chunks], sent)
+        weights = Weights(self.version + 1, [WeightChunk(ray.put(chunk)) for chunk in chunks], sent)
         return self.worker.update_weights.remote(weights)
 
     def send_files(self, model: PreTrainedModel, directory: Path) -> None:
@@ -274,6 +275,82 @@ def test_a_tied_output_head_that_is_sent_too_changes_nothing(served: Served) -> 
     assert_on_policy(served, served.call("generate", prompt(60), 40))
 
 
+@pytest.fixture
+def publisher() -> ChunkPublisher:
+    return ChunkPublisher(CHUNK_BYTES, True, ray.put, ray.get)
+
+
+def publish(served: Served, publisher: ChunkPublisher, model: PreTrainedModel) -> float:
+    """An update as a trainer makes it; the bytes that the worker fetched."""
+    report = served.call("update_weights", publisher.publish(model, served.version + 1))
+    served.model, served.version = model, served.version + 1
+    return report["bytes"]
+
+
+def test_only_layers_that_changed_are_fetched_and_every_weight_served_is_new(
+    served: Served, publisher: ChunkPublisher
+) -> None:
+    whole = sum(parameter.nbytes for parameter in served.model.parameters())
+    assert publish(served, publisher, served.changed_model()) == whole
+    model = copy.deepcopy(served.model)
+    with torch.no_grad():
+        # One of three matrices that the engine keeps as one.
+        model.model.layers[1].self_attn.q_proj.weight.mul_(1.5)
+    in_flight = sample_long(served, 2)
+    assert publish(served, publisher, model) == sum(each.nbytes for each in model.model.layers[1].parameters())
+    ray.get(in_flight, timeout=60)
+    assert_on_policy(served, served.call("generate", prompt(60), 40))
+    model = copy.deepcopy(model)
+    with torch.no_grad():
+        model.model.embed_tokens.weight.mul_(1.01)  # the output head is tied to it
+    assert publish(served, publisher, model) == model.model.embed_tokens.weight.nbytes
+    assert_on_policy(served, served.call("generate", prompt(60), 40))
+
+
+def test_an_update_in_which_nothing_changed_fetches_nothing_and_has_its_version(
+    served: Served, publisher: ChunkPublisher
+) -> None:
+    publish(served, publisher, served.changed_model())
+    in_flight = sample_long(served, 2)
+    assert publish(served, publisher, copy.deepcopy(served.model)) == 0
+    for turn in ray.get(in_flight, timeout=60):
+        np.testing.assert_allclose(turn.logprobs, response_logprobs(served.model, turn), atol=TOLERANCE)
+    assert_on_policy(served, served.call("generate", prompt(60), 40))
+
+
+def test_what_came_another_way_in_between_is_not_taken_for_what_was_held(
+    served: Served, publisher: ChunkPublisher, tmp_path: Path
+) -> None:
+    model = served.changed_model()
+    assert publish(served, publisher, model) > 0
+    served.send_files(served.changed_model(), tmp_path)
+    assert publish(served, publisher, model) == sum(parameter.nbytes for parameter in model.parameters())
+    assert_on_policy(served, served.call("generate", prompt(60), 40))
+
+
+def test_a_chunk_that_is_not_what_its_identity_promises_is_noticed_by_the_sum_of_the_whole(
+    served: Served, publisher: ChunkPublisher
+) -> None:
+    publish(served, publisher, served.changed_model())
+    held = publisher.publish(served.model, served.version).chunks[0]
+    weights = publisher.publish(served.changed_model(), served.version + 1)
+    assert ray.get(held.content).keys() == ray.get(weights.chunks[0].content).keys()
+    wrong = [WeightChunk(weights.chunks[0].content, held.identity), *weights.chunks[1:]]
+    with pytest.raises(WeightsRejected, match="checksum"):
+        served.call("update_weights", Weights(served.version + 1, wrong, weights.checksum))
+    assert_on_policy(served, served.call("generate", prompt(60), 40))
+
+
+def test_a_seed_gives_the_same_response_whatever_else_is_sampled(served: Served) -> None:
+    alone = served.call("generate", prompt(40), 60, 1.0, seed=5)
+    others = [served.worker.generate.remote(prompt(30, seed), 60, 1.0) for seed in range(6)]
+    among = served.call("generate", prompt(40), 60, 1.0, seed=5)
+    ray.get(others, timeout=60)
+    np.testing.assert_array_equal(among.response_ids, alone.response_ids)
+    another = served.call("generate", prompt(40), 60, 1.0, seed=6)
+    assert another.response_ids.tolist() != alone.response_ids.tolist()
+
+
 def test_an_update_in_steps_keeps_requests_and_serves_the_new_weights(served: Served, tmp_path: Path) -> None:
     in_flight = sample_long(served, 4)
     old = served.version
@@ -287,7 +364,7 @@ def test_weights_in_a_directory_are_served_as_well(served: Served, tmp_path: Pat
     model = served.changed_model()
     model.save_pretrained(tmp_path, max_shard_size="400KB")
     assert len(list(tmp_path.glob("*.safetensors"))) > 1
-    served.call("update_weights", Weights(served.version + 1, [str(tmp_path)]))
+    served.call("update_weights", Weights(served.version + 1, directory=str(tmp_path)))
     served.model, served.version = model, served.version + 1
     assert_on_policy(served, served.call("generate", prompt(60), 40))
 
@@ -297,7 +374,7 @@ def test_a_directory_that_holds_no_weights_is_refused(served: Served, tmp_path: 
     if content is not None:
         (tmp_path / "model.safetensors").write_bytes(content)
     with pytest.raises(WeightsRejected):
-        served.call("update_weights", Weights(served.version + 1, [str(tmp_path)]))
+        served.call("update_weights", Weights(served.version + 1, directory=str(tmp_path)))
     assert_on_policy(served, served.call("generate", prompt(20), 10))
 
 
@@ -373,7 +450,7 @@ def test_a_turn_that_was_handed_over_ends_on_another_worker(
 def test_two_workers_of_a_node_take_one_update_together(served: Served, workers: list[ray.actor.ActorHandle]) -> None:
     model = served.changed_model()
     chunks = list(export_weights(model, CHUNK_BYTES))
-    weights = Weights(served.version + 1, [ray.put(chunk) for chunk in chunks], weights_checksum(chunks))
+    weights = Weights(served.version + 1, [WeightChunk(ray.put(chunk)) for chunk in chunks], weights_checksum(chunks))
     ray.get([worker.update_weights.remote(weights) for worker in workers], timeout=120)
     served.model, served.version = model, weights.version
     for worker in workers:

@@ -25,7 +25,7 @@ class Counting:
         self.aborted = asyncio.Event()
         self.requests = 0
 
-    async def generate(self, prompt_ids, max_new_tokens, temperature, prefix) -> Turn:
+    async def generate(self, prompt_ids, max_new_tokens, temperature, prefix, seed) -> Turn:
         self.requests += 1
         ids = [] if prefix is None else list(prefix.response_ids)
         versions = [] if prefix is None else list(prefix.versions)
@@ -45,7 +45,7 @@ class Counting:
 
 @ray.remote(num_cpus=0)
 class Broken:
-    async def generate(self, prompt_ids, max_new_tokens, temperature, prefix) -> Turn:
+    async def generate(self, prompt_ids, max_new_tokens, temperature, prefix, seed) -> Turn:
         raise EngineBroken("the engine died")
 
 

@@ -44,6 +44,30 @@ def test_a_response_that_fills_the_whole_context_is_refused():
     assert "rollout.sampling.max_new_tokens is 2048" in text and "model.max_model_len 2048" in text
 
 
+REPEATABLE = {
+    "deterministic": True, "rollout": {"max_staleness": 0}, "executor": {"method": "tree"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("rollout.max_staleness", "1"), ("rollout.over_sample", "2"), ("environment.curriculum.enabled", "true"),
+        ("executor.method", "auto"), ("allocation.mode", "auto"),
+    ],
+)  # fmt: skip
+def test_what_depends_on_time_is_refused_in_a_deterministic_run(key, value):
+    room = ["--allocation.rollout", "2"]
+    assert build_config({"name": "run"} | REPEATABLE, room).deterministic
+    text = message(f"--{key}", value, *room, **{name: dict(v) if isinstance(v, dict) else v for name, v in REPEATABLE.items()})
+    assert "deterministic is true" in text and f"{key} is {value}: " in text
+
+
+def test_a_model_as_user_is_refused_in_a_deterministic_run():
+    user = {"user": {"kind": "llm", "model": "m", "api_base": "http://127.0.0.1:1/v1"}}
+    assert "environment.user.kind is llm" in message(environment=user, **REPEATABLE)
+
+
 def test_every_mistake_of_a_file_is_reported_at_once():
     text = message("--steps", "0", "--optimizer.learning_rate", "-1")
     assert "steps" in text and "optimizer.learning_rate" in text
