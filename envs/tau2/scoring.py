@@ -10,40 +10,57 @@ episode came to its own end.
 from __future__ import annotations
 
 import functools
+import math
+from collections.abc import Callable
+from functools import partial
 
 from envs.protocol import Score
 from envs.tau2.domains import DOMAINS
-from envs.tau2.upstream import ActionEvaluator, CommunicateEvaluator, RewardType, UpstreamMessage, UpstreamTask, World
+from envs.tau2.upstream import (
+    ActionEvaluator,
+    CommunicateEvaluator,
+    EnvAssertion,
+    RewardType,
+    UpstreamMessage,
+    UpstreamTask,
+    World,
+)
 from rl_system.records import Ending
 
 
 def score_episode(
     domain: str, task: UpstreamTask, world: World, trajectory: list[UpstreamMessage], ended: Ending
 ) -> Score:
-    """Parts carry upstream's names in lower case. `evaluator_errors` counts assertions that raised (each is not
-    met)."""
+    """Parts carry upstream's names in lower case. `evaluator_errors` counts judgements that raised on what the agent
+    left behind, such as an assertion about a task that was never created: what they judge is not met."""
     if not ended.finished:
         return Score(0.0)
     criteria = task.evaluation_criteria
     if criteria is None:
         return Score(1.0)
     basis = set(criteria.reward_basis)
-    parts: dict[str, float] = {}
-    errors = 0
+    judgements: list[tuple[str, Callable[[], float]]] = []
     # Upstream pays the full environment reward where a task names neither actions nor assertions.
     if criteria.actions is not None or criteria.env_assertions is not None:
         if RewardType.DB in basis:
-            parts["db"] = float(_hashes(world) == gold_hashes(domain, task.id))
+            gold = gold_hashes(domain, task.id)
+            judgements.append(("db", lambda: float(_hashes(world) == gold)))
         if RewardType.ENV_ASSERTION in basis:
-            parts["env_assertion"], errors = _assertions(task, world)
+            for assertion in criteria.env_assertions or []:
+                judgements.append(("env_assertion", partial(_met, world, assertion)))
     if RewardType.ACTION in basis:
-        parts["action"] = ActionEvaluator.calculate_reward(task, trajectory).reward
+        judgements.append(("action", lambda: ActionEvaluator.calculate_reward(task, trajectory).reward))
     if RewardType.COMMUNICATE in basis:
-        parts["communicate"] = CommunicateEvaluator.calculate_reward(task, trajectory).reward
-    reward = 1.0
-    for part in parts.values():
-        reward *= part
-    return Score(reward, parts, {"evaluator_errors": errors} if errors else {})
+        judgements.append(("communicate", lambda: CommunicateEvaluator.calculate_reward(task, trajectory).reward))
+    parts: dict[str, float] = {}
+    errors = 0
+    for part, judge in judgements:
+        try:
+            met = judge()
+        except Exception:  # Upstream's code raises whatever it likes on a state that it did not expect.
+            met, errors = 0.0, errors + 1
+        parts[part] = parts.get(part, 1.0) * met
+    return Score(math.prod(parts.values()), parts, {"evaluator_errors": errors} if errors else {})
 
 
 @functools.cache
@@ -74,11 +91,5 @@ def _hashes(world: World) -> tuple[str | None, str | None]:
     return world.get_db_hash(), world.get_user_db_hash()
 
 
-def _assertions(task: UpstreamTask, world: World) -> tuple[float, int]:
-    met, errors = 1.0, 0
-    for assertion in task.evaluation_criteria.env_assertions or []:
-        try:
-            met *= float(world.run_env_assertion(assertion, raise_assertion_error=False))
-        except Exception:  # A wrong but legal state, such as a task that was never created. It is not met.
-            met, errors = 0.0, errors + 1
-    return met, errors
+def _met(world: World, assertion: EnvAssertion) -> float:
+    return float(world.run_env_assertion(assertion, raise_assertion_error=False))

@@ -26,7 +26,7 @@ from tau2.data_model.message import AssistantMessage, MultiToolMessage, ToolMess
 from tau2.data_model.message import Message as UpstreamMessage
 from tau2.data_model.message import ToolCall as UpstreamToolCall
 from tau2.data_model.tasks import Action as GoldAction
-from tau2.data_model.tasks import RewardType, StructuredUserInstructions
+from tau2.data_model.tasks import EnvAssertion, RewardType, StructuredUserInstructions
 from tau2.data_model.tasks import Task as UpstreamTask
 from tau2.domains.airline.data_model import FlightDB
 from tau2.domains.airline.utils import AIRLINE_DB_PATH, AIRLINE_TASK_SET_PATH
@@ -58,6 +58,7 @@ __all__ = [
     "CommunicateEvaluator",
     "DB",
     "DEFAULT_FIRST_AGENT_MESSAGE",
+    "EnvAssertion",
     "FlightDB",
     "GoldAction",
     "LLMSoloAgent",

@@ -5,14 +5,15 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 
-from tau2.data_model.simulation import SimulationRun, TerminationReason
-from tau2.evaluator.evaluator import EvaluationType, evaluate_simulation
-
 from envs.protocol import Action, ToolCall
 from envs.registry import make_environment
 from envs.tau2.environment import Tau2Environment
 from rl_system.config.environment import EnvironmentConfig, UserConfig
 from rl_system.records import Ending, Task
+
+# After the environment, which keeps these imports quiet and away from the network.
+from tau2.data_model.simulation import SimulationRun, TerminationReason  # isort: skip
+from tau2.evaluator.evaluator import EvaluationType, evaluate_simulation  # isort: skip
 
 GREETING = Action(text="Hello.")
 DONE = Action(tool_calls=(ToolCall("done", {}),))

@@ -94,6 +94,14 @@ def test_an_assertion_that_raises_is_not_met_and_is_counted() -> None:
     assert (score.reward, score.parts["env_assertion"], score.counts) == (0.0, 0.0, {"evaluator_errors": 1})
 
 
+def test_a_state_that_cannot_be_hashed_is_wrong_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = config_for("mock")
+    environment, ended = play(config, list_tasks(config, "train")[0])
+    monkeypatch.setattr(environment._world, "get_db_hash", lambda: {}["nothing"])
+    score = environment.score(ended)
+    assert (score.reward, score.parts["db"], score.counts) == (0.0, 0.0, {"evaluator_errors": 1})
+
+
 def test_scoring_leaves_the_world_as_it_was() -> None:
     config = config_for("telecom")
     for task in list_tasks(config, "test")[:5]:

@@ -159,6 +159,14 @@ def test_an_environment_that_breaks_fails_the_episode_and_nothing_else(behaviour
     assert played.counts["environment_failures"] == 1
 
 
+def test_a_wrong_ending_that_the_evaluator_cannot_judge_earns_nothing_and_is_no_failure() -> None:
+    """Upstream's evaluator raises here: the task that an assertion asks for was never created."""
+    task = next(each for each in list_tasks(CONFIG, "base") if each.task_id == "create_task_1_with_env_assertions")
+    renderer = make_renderer()
+    played = episode_of(CONFIG, task, Writer(renderer, [DONE]), renderer, limits())
+    assert (played.ended, played.reward, played.counts["evaluator_errors"]) == (Ending.AGENT_STOP, 0.0, 1)
+
+
 def test_a_cancelled_episode_closes_its_environment() -> None:
     async def run() -> int:
         async with EnvironmentHost(CONFIG) as host:
