@@ -22,6 +22,7 @@ from launch.bench.support.tree_files import read_tree_file
 from rl_system.config.executor import ExecutorConfig
 from rl_system.errors import UserError
 from rl_system.executor import make_executor
+from rl_system.executor.products import choose_library
 from rl_system.tree import build_tree
 
 BLOCKED = ("tree", "auto")
@@ -63,6 +64,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--dtype", choices=["float32", "float64", "bfloat16"], default="float32")
     parser.add_argument("--objective", default="ppo")
+    parser.add_argument("--products", choices=["blas", "onednn"], help="library of float32 products on the CPU; default: the fastest")
     parser.add_argument("--json", action="store_true")
     add_model_options(parser)
     options = parser.parse_args(arguments)
@@ -131,6 +133,8 @@ class _Worker:
 def _serve(connection: Connection, options: argparse.Namespace, config: ExecutorConfig) -> None:
     """A worker process: one step for every message, with a result for each; the first answer says that it is ready."""
     torch.set_num_threads(options.threads)
+    if options.products:
+        choose_library(options.products)
     tree = read_tree_file(options.trees)
     positions = int(tree.batch.lengths().max())
     try:

@@ -16,8 +16,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rl_system.algorithms.objective import Objective
+from rl_system.executor.gradients import GradientBuffers
 from rl_system.executor.head import Head
 from rl_system.executor.interface import ExecutionReport, StepResult
+from rl_system.executor.linears import fast_linears
 from rl_system.executor.models import Started, attention
 from rl_system.executor.pairs import Evaluation, Fixed, PairTable, sensitivity
 from rl_system.executor.precision import full_precision
@@ -51,11 +53,12 @@ class DenseExecutor:
         model: PreTrainedModel,
         head: Head,
         cost_model: CostModel,
-        gradients: dict[str, Tensor],
+        buffers: GradientBuffers,
         *,
         recompute: bool = False,
     ) -> None:
-        self.model, self.head, self.cost_model, self.gradients = model, head, cost_model, gradients
+        self.model, self.head, self.cost_model = model, head, cost_model
+        self.buffers, self.gradients = buffers, buffers.by_name
         self.recompute = recompute
 
     def step(self, batch: TrainBatch, objective: Objective) -> StepResult:
@@ -66,7 +69,7 @@ class DenseExecutor:
         fixed = None
         if objective.coupled and not self.whole_sequences:
             fixed = Fixed(*evaluation(0, *self._forward(batch, table, pieces, objective.needs_entropy)))
-        with attention(self.model, "sdpa"), self._checkpointing():
+        with self._running(), self._checkpointing():
             for piece in pieces:
                 hidden, wanted = self._run(batch, piece)
                 leaf = hidden.detach()
@@ -107,7 +110,7 @@ class DenseExecutor:
     ) -> tuple[Tensor, Tensor | None]:
         outputs = torch.zeros(table.count, dtype=self._dtype, device=self.model.device)
         entropies = torch.zeros_like(outputs) if entropy else None
-        with attention(self.model, "sdpa"):
+        with self._running():
             for piece in pieces:
                 values, spread = self.head.forward(*self._run(batch, piece), entropy)
                 outputs[piece.targets] = values
@@ -144,6 +147,11 @@ class DenseExecutor:
     def _work(self, pieces: list[Piece], targets: int) -> Work:
         lengths = np.array([piece.tokens.stop - piece.tokens.start for piece in pieces], np.float64)
         return Work(lengths.sum(), (lengths * (lengths + 1) / 2).sum(), len(pieces), 0, targets)
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        with attention(self.model, "sdpa"), fast_linears(self.model, self.buffers):
+            yield
 
     @contextmanager
     def _checkpointing(self) -> Iterator[None]:

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from rl_system.executor.products import add_product
+
 
 class GradientBuffers:
     """Buffers of a module's trainable parameters. One per module: ask `gradient_buffers`."""
@@ -49,11 +51,7 @@ class GradientBuffers:
         """Add gradᵀ · inputs, the gradient of a matrix applied to rows: grad [rows, out], inputs [rows, in]."""
         if not parameter.requires_grad:
             return
-        buffer = self.of(parameter)
-        if buffer.device.type == "cuda" and buffer.dtype != grad.dtype:
-            buffer += torch.mm(grad.T, inputs, out_dtype=buffer.dtype)
-        else:
-            buffer.addmm_(grad.T.to(buffer.dtype), inputs.to(buffer.dtype))
+        add_product(self.of(parameter), grad, inputs)
 
 
 _known: weakref.WeakKeyDictionary[nn.Module, GradientBuffers] = weakref.WeakKeyDictionary()

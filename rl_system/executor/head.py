@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_system.executor.gradients import GradientBuffers
+from rl_system.executor.products import pieces, product
 
 Sensitivity = Callable[[slice, Tensor, Tensor | None], tuple[Tensor, Tensor | None]]
 """(rows, outputs, entropies) to d(loss)/d(outputs) and d(loss)/d(entropies), the latter None where it is zero."""
@@ -55,11 +56,11 @@ class LogprobHead:
     @torch.no_grad()
     def forward(self, hidden: Tensor, targets: Tensor, entropy: bool) -> tuple[Tensor, Tensor | None]:
         outputs, entropies = _results(hidden, entropy)
-        for rows in _chunks(len(hidden), self.chunk):
+        for rows in pieces(len(hidden), self.chunk):
             logp = self._log_softmax(hidden[rows])
             outputs[rows] = _pick(logp, targets[rows])
             if entropies is not None:
-                entropies[rows] = _entropy(logp)
+                entropies[rows] = _entropy(logp.exp(), logp)
         return outputs, entropies
 
     @torch.no_grad()
@@ -68,33 +69,32 @@ class LogprobHead:
     ) -> HeadResult:
         outputs, entropies = _results(hidden, entropy)
         grad_hidden = torch.empty_like(hidden)
-        for rows in _chunks(len(hidden), self.chunk):
+        for rows in pieces(len(hidden), self.chunk):
             logp = self._log_softmax(hidden[rows])
             outputs[rows] = _pick(logp, targets[rows])
+            p = logp.exp()
             if entropies is not None:
-                entropies[rows] = _entropy(logp)
+                entropies[rows] = _entropy(p, logp)
             by_output, by_entropy = sensitivity(rows, outputs[rows], None if entropies is None else entropies[rows])
             if by_entropy is None:
-                grad = logp.exp_().mul_(-by_output[:, None])
+                grad = p.mul_(-by_output[:, None])
             else:
                 weight = by_entropy[:, None] * (logp + entropies[rows, None]) + by_output[:, None]
-                grad = logp.exp_().mul_(weight).neg_()
+                grad = p.mul_(weight).neg_()
             grad[torch.arange(len(grad), device=grad.device), targets[rows]] += by_output
             if self.temperature != 1.0:
                 grad /= self.temperature
-            self._backward_matmul(grad.to(hidden.dtype), hidden[rows], grad_hidden[rows])
+            grad = grad.to(hidden.dtype)
+            grad_hidden[rows] = product(grad, self.weight.T)
+            self.gradients.add_product(self.weight, grad, hidden[rows])
         return HeadResult(outputs, entropies, grad_hidden)
 
     def _log_softmax(self, hidden: Tensor) -> Tensor:
-        logits = hidden @ self.weight.T
+        logits = product(hidden, self.weight)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         if self.temperature != 1.0:
             logits /= self.temperature
         return torch.log_softmax(logits, -1)
-
-    def _backward_matmul(self, grad: Tensor, hidden: Tensor, grad_hidden: Tensor) -> None:
-        torch.mm(grad, self.weight, out=grad_hidden)
-        self.gradients.add_product(self.weight, grad, hidden)
 
 
 class ModuleHead:
@@ -107,7 +107,7 @@ class ModuleHead:
     @torch.no_grad()
     def forward(self, hidden: Tensor, targets: Tensor, entropy: bool) -> tuple[Tensor, None]:
         outputs, _ = _results(hidden, False)
-        for rows in _chunks(len(hidden), self.chunk):
+        for rows in pieces(len(hidden), self.chunk):
             outputs[rows] = self._values(hidden[rows]).to(outputs.dtype)
         return outputs, None
 
@@ -116,7 +116,7 @@ class ModuleHead:
     ) -> HeadResult:
         outputs, _ = _results(hidden, False)
         grad_hidden = torch.empty_like(hidden)
-        for rows in _chunks(len(hidden), self.chunk):
+        for rows in pieces(len(hidden), self.chunk):
             leaf = hidden[rows].detach().requires_grad_()
             with torch.enable_grad():
                 values = self._values(leaf)
@@ -130,10 +130,6 @@ class ModuleHead:
         return self.module(hidden.to(self.dtype)).squeeze(-1)
 
 
-def _chunks(rows: int, size: int) -> list[slice]:
-    return [slice(at, min(at + size, rows)) for at in range(0, rows, size)]
-
-
 def _results(hidden: Tensor, entropy: bool) -> tuple[Tensor, Tensor | None]:
     dtype = torch.promote_types(hidden.dtype, torch.float32)
     outputs = torch.empty(len(hidden), dtype=dtype, device=hidden.device)
@@ -144,5 +140,6 @@ def _pick(logp: Tensor, targets: Tensor) -> Tensor:
     return logp.gather(1, targets[:, None])[:, 0]
 
 
-def _entropy(logp: Tensor) -> Tensor:
-    return -(logp.exp() * logp).sum(-1)
+def _entropy(p: Tensor, logp: Tensor) -> Tensor:
+    """−Σ p log p of each row, without a matrix of the products."""
+    return torch.bmm(p[:, None], logp[:, :, None]).flatten().neg_()

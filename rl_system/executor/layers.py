@@ -20,6 +20,7 @@ from transformers.activations import SiLUActivation
 
 from rl_system.executor.attention.function import ATTENTION_NAME, BlockPass, prefix_tree_attention
 from rl_system.executor.gradients import GradientBuffers
+from rl_system.executor.linears import plain_linear
 from rl_system.executor.models import attention
 from rl_system.executor.rowwise import feed_forward, project
 
@@ -69,6 +70,4 @@ def _run(
 
 
 def _plain(module: nn.Module, names: tuple[str, ...]) -> bool:
-    """Whether these are ordinary linear layers, whole on this device."""
-    linears = [getattr(module, name, None) for name in names]
-    return all(type(each) is nn.Linear and type(each.weight) is nn.Parameter for each in linears)
+    return all(plain_linear(getattr(module, name, None)) for name in names)

@@ -28,12 +28,12 @@ def make_executor(
 
     temperature: divides the logits, as in the sampler. head: None for logprobs of the model's own output embeddings; a
     module from [rows, hidden size] to [rows, 1] for a critic's values, read at the row that predicts each trained token.
-    Raises `UserError` for models whose attention is not plain causal softmax. On the CPU and without a limit on
-    blocks, memory that this process frees stays with it from now on.
+    Raises `UserError` for models whose attention is not plain causal softmax. On the CPU, memory that this process frees
+    stays with it from now on: all of it without a limit on blocks, else a bounded part.
     """
     check_supported(model)
-    if model.device.type == "cpu" and config.block_tokens == 0:
-        keep_freed_memory()
+    if model.device.type == "cpu":
+        keep_freed_memory(everything=config.block_tokens == 0)
     gradients = gradient_buffers(model)
     if head is None:
         weight = model.get_output_embeddings().weight
@@ -42,12 +42,11 @@ def make_executor(
         gradient_buffers(head)
         outputs = ModuleHead(head, config.head_chunk)
     cost_model = CostModel(model_shape(model))
-    buffers = gradients.by_name
     if config.method == "packed":
-        return PackedExecutor(model, outputs, cost_model, buffers)
+        return PackedExecutor(model, outputs, cost_model, gradients)
     if config.method == "leaves":
-        return LeavesExecutor(model, outputs, cost_model, buffers)
-    dense = DenseExecutor(model, outputs, cost_model, buffers, recompute=config.method == "dense_ckpt")
+        return LeavesExecutor(model, outputs, cost_model, gradients)
+    dense = DenseExecutor(model, outputs, cost_model, gradients, recompute=config.method == "dense_ckpt")
     if config.method in ("dense", "dense_ckpt"):
         return dense
     tree = TreeExecutor(

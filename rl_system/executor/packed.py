@@ -13,8 +13,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rl_system.algorithms.objective import Objective
+from rl_system.executor.gradients import GradientBuffers
 from rl_system.executor.head import Head
 from rl_system.executor.interface import ExecutionReport, StepResult
+from rl_system.executor.linears import fast_linears
 from rl_system.executor.models import Started, attention
 from rl_system.executor.pairs import Evaluation, Fixed, sensitivity
 from rl_system.executor.workload import Workload, needed_nodes, prepare
@@ -25,8 +27,9 @@ from rl_system.tree.prefix_tree import PrefixTree, build_tree
 
 
 class PackedExecutor:
-    def __init__(self, model: PreTrainedModel, head: Head, cost_model: CostModel, gradients: dict[str, Tensor]) -> None:
-        self.model, self.head, self.cost_model, self.gradients = model, head, cost_model, gradients
+    def __init__(self, model: PreTrainedModel, head: Head, cost_model: CostModel, buffers: GradientBuffers) -> None:
+        self.model, self.head, self.cost_model = model, head, cost_model
+        self.buffers, self.gradients = buffers, buffers.by_name
 
     def step(self, batch: TrainBatch, objective: Objective) -> StepResult:
         began = Started(self.model)
@@ -74,7 +77,7 @@ class PackedExecutor:
         first, end = (torch.from_numpy(each[rows]).to(self.model.device) for each in (np.arange(len(tree)), tree.row_end()))
         flex = self.model.device.type == "cuda"
         mask = _block_mask(first, end) if flex else _matrix(first, end)
-        with attention(self.model, "flex_attention" if flex else "sdpa"):
+        with attention(self.model, "flex_attention" if flex else "sdpa"), fast_linears(self.model, self.buffers):
             output = self.model.base_model(
                 input_ids=inputs.token_ids[None],
                 position_ids=inputs.positions[None],

@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rl_system.executor.gradients import GradientBuffers
-
-CPU_CHUNK_ROWS = 512
+from rl_system.executor.products import pieces, product
 
 
 def embed(token_ids: Tensor, module: nn.Embedding, gradients: GradientBuffers) -> Tensor:
@@ -45,19 +44,22 @@ def feed_forward(
 
 
 def _chunks(x: Tensor) -> list[slice]:
-    size = CPU_CHUNK_ROWS if x.device.type == "cpu" else max(1, len(x))
-    return [slice(at, min(at + size, len(x))) for at in range(0, len(x), size)]
+    return pieces(len(x)) if x.device.type == "cpu" else [slice(0, len(x))]
 
 
-class _Scratch:
-    """Memory for one chunk of rows at a time, the same for every chunk, so that it stays in the cache."""
+class _Rows:
+    """Results of chunks of rows as one tensor; without a copy where one chunk is everything."""
 
-    def __init__(self, like: Tensor, count: int) -> None:
-        rows = max((chunk.stop - chunk.start for chunk in _chunks(like)), default=0)
-        self.tensors = [like.new_empty((rows, *like.shape[1:])) for _ in range(count)]
+    def __init__(self, rows: int) -> None:
+        self.count, self.tensor = rows, None
 
-    def of(self, rows: slice) -> list[Tensor]:
-        return [each[: rows.stop - rows.start] for each in self.tensors]
+    def put(self, rows: slice, values: Tensor) -> None:
+        if len(values) == self.count:
+            self.tensor = values
+            return
+        if self.tensor is None:
+            self.tensor = values.new_empty((self.count, *values.shape[1:]))
+        self.tensor[rows] = values
 
 
 class _Embed(torch.autograd.Function):
@@ -108,13 +110,13 @@ class _Linear:
     module: nn.Linear
     gradients: GradientBuffers
 
-    def forward(self, x: Tensor, out: Tensor, residual: Tensor | None = None) -> Tensor:
-        """Into `out` [rows, out features]."""
-        if residual is None:
-            torch.mm(x, self.module.weight.T, out=out)
-        else:
-            torch.addmm(residual, x, self.module.weight.T, out=out)
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        out = product(x, self.module.weight, residual)
         return out if self.module.bias is None else out.add_(self.module.bias)
+
+    def backward(self, grad: Tensor, residual: Tensor | None = None) -> Tensor:
+        """d/dx for outputs' gradient `grad`, plus `residual`."""
+        return product(grad, self.module.weight.T, residual)
 
     def add_gradients(self, grad: Tensor, x: Tensor) -> None:
         """Of weight and bias, for outputs' gradient `grad` and inputs `x`."""
@@ -151,30 +153,28 @@ class _Projection:
 class _Project(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x: Tensor, step: _Projection, *_: Tensor):
-        sizes = [each.module.out_features // step.head_size for each in step.linears]
-        outputs = [x.new_empty((len(x), heads, step.head_size)) for heads in sizes]
-        plain = [torch.empty_like(each) for each in outputs[: len(step.head_norms)]]
+        outputs = [_Rows(len(x)) for _ in step.linears]
+        plain = [_Rows(len(x)) for _ in step.head_norms]
         for rows in _chunks(x):
             normal, _ = step.norm.forward(x[rows])
             for index, (linear, output) in enumerate(zip(step.linears, outputs, strict=True)):
-                if index == 2:
-                    linear.forward(normal, output[rows].flatten(1))
-                    continue
-                heads = plain[index][rows] if step.head_norms else torch.empty_like(output[rows])
-                linear.forward(normal, heads.flatten(1))
-                if step.head_norms:
-                    heads, _ = step.head_norms[index].forward(heads)
-                step.rotate(heads, rows, 1, output[rows])
+                heads = linear.forward(normal).unflatten(1, (-1, step.head_size))
+                if index < 2:
+                    if step.head_norms:
+                        plain[index].put(rows, heads)
+                        heads, _ = step.head_norms[index].forward(heads)
+                    heads = step.rotate(heads, rows, 1)
+                output.put(rows, heads)
         ctx.step = step
-        ctx.save_for_backward(x, *plain)
-        return tuple(each.transpose(0, 1)[None] for each in outputs)
+        ctx.save_for_backward(x, *(each.tensor for each in plain))
+        return tuple(each.tensor.transpose(0, 1)[None] for each in outputs)
 
     @staticmethod
     def backward(ctx, *grads: Tensor):
         x, *plain = ctx.saved_tensors
         step = ctx.step
         grads = [each[0].transpose(0, 1) for each in grads]
-        grad_x = torch.empty_like(x)
+        grad_x = _Rows(len(x))
         for rows in _chunks(x):
             normal, factor = step.norm.forward(x[rows])
             grad_normal = None
@@ -187,12 +187,9 @@ class _Project(torch.autograd.Function):
                         grad = norm.backward(grad, plain[index][rows], norm.forward(plain[index][rows])[1])
                 grad = grad.flatten(1)
                 linear.add_gradients(grad, normal)
-                if grad_normal is None:
-                    grad_normal = grad @ linear.module.weight
-                else:
-                    grad_normal.addmm_(grad, linear.module.weight)
-            grad_x[rows] = step.norm.backward(grad_normal, x[rows], factor)
-        return grad_x, None, *[None] * len(step.parameters())
+                grad_normal = linear.backward(grad, grad_normal)
+            grad_x.put(rows, step.norm.backward(grad_normal, x[rows], factor))
+        return grad_x.tensor, None, *[None] * len(step.parameters())
 
 
 class _FeedForward:
@@ -209,42 +206,36 @@ class _FeedForward:
 class _Feed(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x: Tensor, attended: Tensor, step: _FeedForward, *_: Tensor) -> Tensor:
-        result, middle = torch.empty_like(x), torch.empty_like(x)
-        width = step.gate.module.out_features
-        gate, up = x.new_empty((len(x), width)), x.new_empty((len(x), width))
-        scratch = _Scratch(gate, 1)
+        result = _Rows(len(x))
+        kept: list[Tensor] = []
         for rows in _chunks(x):
-            (product,) = scratch.of(rows)
-            step.output.forward(attended[rows], middle[rows], residual=x[rows])
-            normal, _ = step.norm.forward(middle[rows])
-            step.gate.forward(normal, gate[rows])
-            step.up.forward(normal, up[rows])
-            torch.ops.aten.silu.out(gate[rows], out=product).mul_(up[rows])
-            step.down.forward(product, result[rows], residual=middle[rows])
+            middle = step.output.forward(attended[rows], residual=x[rows])
+            normal, _ = step.norm.forward(middle)
+            gate, up = step.gate.forward(normal), step.up.forward(normal)
+            result.put(rows, step.down.forward(functional.silu(gate).mul_(up), residual=middle))
+            kept += (middle, gate, up)
         ctx.step = step
-        ctx.save_for_backward(attended, middle, gate, up)
-        return result
+        ctx.save_for_backward(attended, *kept)
+        return result.tensor
 
     @staticmethod
     def backward(ctx, grad: Tensor):
-        attended, middle, gate, up = ctx.saved_tensors
+        attended, *kept = ctx.saved_tensors
         step = ctx.step
-        grad_x, grad_attended = torch.empty_like(middle), torch.empty_like(attended)
-        scratch = _Scratch(gate, 3)
-        for rows in _chunks(middle):
-            grad_product, activated, product = scratch.of(rows)
-            torch.mm(grad[rows], step.down.module.weight, out=grad_product)
-            torch.ops.aten.silu.out(gate[rows], out=activated)
-            step.down.add_gradients(grad[rows], torch.mul(activated, up[rows], out=product))
+        grad_x, grad_attended = _Rows(len(attended)), _Rows(len(attended))
+        for rows, middle, gate, up in zip(_chunks(attended), kept[::3], kept[1::3], kept[2::3], strict=True):
+            grad_product = step.down.backward(grad[rows])
+            activated = functional.silu(gate)
+            hidden = activated * up
+            step.down.add_gradients(grad[rows], hidden)
             grad_up = activated.mul_(grad_product)
-            grad_gate = torch.ops.aten.silu_backward.grad_input(
-                grad_product.mul_(up[rows]), gate[rows], grad_input=product
-            )
-            normal, factor = step.norm.forward(middle[rows])
+            grad_gate = torch.ops.aten.silu_backward.grad_input(grad_product.mul_(up), gate, grad_input=hidden)
+            normal, factor = step.norm.forward(middle)
             step.gate.add_gradients(grad_gate, normal)
             step.up.add_gradients(grad_up, normal)
-            grad_normal = (grad_gate @ step.gate.module.weight).addmm_(grad_up, step.up.module.weight)
-            torch.add(step.norm.backward(grad_normal, middle[rows], factor), grad[rows], out=grad_x[rows])
-            step.output.add_gradients(grad_x[rows], attended[rows])
-            torch.mm(grad_x[rows], step.output.module.weight, out=grad_attended[rows])
-        return grad_x, grad_attended, None, *[None] * len(step.parameters())
+            grad_normal = step.up.backward(grad_up, step.gate.backward(grad_gate))
+            grad_middle = step.norm.backward(grad_normal, middle, factor).add_(grad[rows])
+            step.output.add_gradients(grad_middle, attended[rows])
+            grad_attended.put(rows, step.output.backward(grad_middle))
+            grad_x.put(rows, grad_middle)
+        return grad_x.tensor, grad_attended.tensor, None, *[None] * len(step.parameters())
