@@ -118,9 +118,15 @@ class EnvironmentPool:
         return list(await asyncio.gather(*plays))
 
     def take_metrics(self) -> dict[str, float]:
-        """`rollout/` metrics of the task order as it stands, and of what was cancelled since the last call."""
+        """`rollout/` metrics of the task order and the environments as they stand, and of what was cancelled since the
+        last call."""
         cancelled, self._cancelled = self._cancelled, 0
-        return {"rollout/cancelled_episodes": float(cancelled)} | self.sampler.metrics()
+        hosted = self.host.statistics()
+        return {
+            "rollout/cancelled_episodes": float(cancelled),
+            "rollout/environments_abandoned": float(hosted["environments_abandoned"]),
+            "rollout/environment_processes_replaced": float(hosted["processes_replaced"]),
+        } | self.sampler.metrics()
 
     def state(self) -> dict[str, Any]:
         """For a checkpoint: the data cursor, and the tasks of the groups that are running."""

@@ -53,6 +53,9 @@ class EnvironmentHost:
         self._retired: list[Place] = []
         """Take no new environments; stopped once those on them are done."""
         self._background: set[asyncio.Task[None]] = set()
+        self._replacing: set[asyncio.Task[None]] = set()
+        """Starts of processes that take the place of others. A subset of `_background`."""
+        self._closed = False
         self._counts: Counter[str] = Counter()
 
     async def __aenter__(self) -> EnvironmentHost:
@@ -77,6 +80,7 @@ class EnvironmentHost:
 
     async def close(self) -> None:
         """End all processes. Environments that are still in use fail."""
+        self._closed = True
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
@@ -101,10 +105,18 @@ class EnvironmentHost:
         """Of the worker processes that take environments now."""
         return [place.pid for place in self._places if isinstance(place, WorkerProcess)]
 
-    def take_place(self) -> tuple[Place, int]:
-        """The place with the fewest environments, ties by its position, and a key there."""
+    async def take_place(self) -> tuple[Place, int]:
+        """The place with the fewest environments, ties by its position, and a key there.
+
+        Where no process is up, waits for one that is being started: an environment that hung or crashed costs the next
+        ones a moment, and not their episodes. Raises EnvironmentFailed where none comes up.
+        """
+        if not self._places and not self._replacing and not self._closed:
+            self._replace()  # the last replacement could not be started
+        while not self._places and self._replacing:
+            await asyncio.wait(self._replacing, return_when=asyncio.FIRST_COMPLETED)
         if not self._places:
-            raise EnvironmentFailed("no worker process is up")
+            raise EnvironmentFailed("no worker process is up, and none could be started")
         place = min(self._places, key=lambda each: len(each.open))
         key = next(self._keys)
         place.open.add(key)
@@ -139,13 +151,18 @@ class EnvironmentHost:
             self._counts["replaced"] += 1
             self._places.remove(place)
             self._retired.append(place)
-            self._run(self._replace_process())
+            self._replace()
         self._stop_if_unused(place)
 
     def _stop_if_unused(self, place: Place) -> None:
         if place in self._retired and not place.open:
             self._retired.remove(place)
             self._run(place.stop())
+
+    def _replace(self) -> None:
+        start = self._run(self._replace_process())
+        self._replacing.add(start)
+        start.add_done_callback(self._replacing.discard)
 
     async def _replace_process(self) -> None:
         try:
@@ -162,10 +179,11 @@ class EnvironmentHost:
             raise
         self._places.append(process)
 
-    def _run(self, coroutine: Coroutine[Any, Any, None]) -> None:
+    def _run(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(coroutine)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
+        return task
 
 
 class HostedEnvironment:
@@ -177,21 +195,26 @@ class HostedEnvironment:
         self._seat: tuple[Place, int] | None = None
 
     async def reset(self) -> tuple[Observation, list[dict[str, Any]]]:
-        self._seat = self._host.take_place()
-        return await self._host.call(*self._seat, "reset", self._task)
+        self._seat = await self._host.take_place()
+        return await self._call("reset", self._task)
 
     async def step(self, action: Action) -> Observation:
-        return await self._host.call(*self._seat, "step", action)
+        return await self._call("step", action)
 
     async def score(self, ended: Ending) -> Score:
-        return await self._host.call(*self._seat, "score", ended)
+        return await self._call("score", ended)
 
     async def demonstration(self) -> list[Action]:
-        return await self._host.call(*self._seat, "demonstration", None)
+        return await self._call("demonstration", None)
 
     async def close(self) -> None:
         if self._seat is not None:
             self._host.leave(*self._seat)
+
+    async def _call(self, verb: str, argument: Any) -> Any:
+        if self._seat is None:
+            raise EnvironmentFailed(f"{verb} on an environment that was never started")
+        return await self._host.call(*self._seat, verb, argument)
 
 
 class InlinePlace:

@@ -77,6 +77,8 @@ METRICS: dict[str, str] = {
     "rollout/malformed_calls_mean": "Tool calls per episode that could not be parsed.",
     "rollout/truncated_share": "Episodes cut short by a budget.",
     "rollout/failed_share": "Episodes lost to a broken environment or worker; never scored.",
+    "rollout/environments_abandoned": "Environments given up so far: a call exceeded its limit, or their process died.",
+    "rollout/environment_processes_replaced": "Worker processes of environments replaced so far.",
     "rollout/cancelled_episodes": "Episodes cancelled since the step before: rollout.over_sample's stragglers, and "
     "members of groups that could not be completed.",
     "rollout/epoch": "Epochs of the training tasks given out so far, where tasks come in epochs.",

@@ -13,8 +13,9 @@ import ray
 from actors.controller import Controller
 from actors.environment_pool import EnvironmentPool
 from rl_system.config.run import RunConfig
-from rl_system.records import Episode, Turn
+from rl_system.records import Ending, Episode, Turn
 from rl_system.tracking.names import unlisted
+from tests.envs import misbehaving
 from tests.models import save_tiny_chat_model
 
 TIMEOUT_S = 60
@@ -60,15 +61,17 @@ def model(tmp_path_factory) -> Path:
     return save_tiny_chat_model(tmp_path_factory.mktemp("chat_model"))
 
 
-def play_one_group(model: Path, over_sample: int, slow: int) -> tuple[list[Episode], dict[str, float], tuple[int, int]]:
-    """The episodes of the only group of a run, the pool's metrics, and requests made and cancelled at the worker."""
+def play_groups(
+    model: Path, groups: int, environment: dict, rollout: dict, slow: int = 0
+) -> tuple[list[list[Episode]], dict[str, float], tuple[int, int], dict]:
+    """The first groups of a run, the pool's metrics, requests made and cancelled at the worker, the controller's status."""
     config = RunConfig.model_validate(
         {
             "name": "pool-test",
-            "steps": 1,
+            "steps": groups,
             "model": {"path": str(model), "max_model_len": 1536},
-            "environment": {"domain": "mock", "processes": 0, "max_turns": 1, "curriculum": {"enabled": True}},
-            "rollout": {"group_size": 2, "over_sample": over_sample, "groups_per_batch": 1, "max_staleness": 0},
+            "environment": environment,
+            "rollout": {"group_size": 2, "groups_per_batch": 1, "max_staleness": groups - 1} | rollout,
         }
     )
     controller, reward, worker = Controller.remote(config, None), Scored.remote(), Straggling.remote(slow)
@@ -77,17 +80,29 @@ def play_one_group(model: Path, over_sample: int, slow: int) -> tuple[list[Episo
     call(pool.set_workers.remote({0: worker}))
     running = pool.run.remote()
     deadline = time.monotonic() + TIMEOUT_S
-    while not (groups := call(reward.taken.remote())):
+    while len(scored := call(reward.taken.remote())) < groups:
         assert time.monotonic() < deadline
         time.sleep(0.05)
     call(pool.stop.remote())
     call(running)
     metrics, counts = call(pool.take_metrics.remote()), call(worker.counts.remote())
+    status = call(controller.status.remote())
     call(pool.close.remote())
     for actor in (pool, controller, reward, worker):
         ray.kill(actor)
-    assert len(groups) == 1 and unlisted(metrics) == []
-    return groups[0], metrics, counts
+    assert len(scored) == groups and unlisted(metrics) == []
+    return scored, metrics, counts, status
+
+
+def play_one_group(model: Path, over_sample: int, slow: int) -> tuple[list[Episode], dict[str, float], tuple[int, int]]:
+    environment = {"domain": "mock", "processes": 0, "max_turns": 1, "curriculum": {"enabled": True}}
+    (group,), metrics, counts, _ = play_groups(model, 1, environment, {"over_sample": over_sample}, slow)
+    return group, metrics, counts
+
+
+def misbehaving_environment(tmp_path: Path, tasks: str) -> dict:
+    values = {"name": misbehaving.__name__, "domain": str(tmp_path), "split": tasks}
+    return values | {"processes": 2, "max_turns": 2, "step_timeout_s": 1.0}
 
 
 def call(reference):
@@ -106,3 +121,23 @@ def test_without_over_sampling_every_episode_that_was_started_counts(local_ray, 
     episodes, metrics, counts = play_one_group(model, over_sample=0, slow=0)
     assert [episode.index for episode in episodes] == [0, 1]
     assert counts == (2, 0) and metrics["rollout/cancelled_episodes"] == 0
+
+
+@pytest.mark.parametrize("behaviour", ["hangs_once", "hangs_in_reset_once", "dies_once"])
+def test_an_environment_that_hangs_or_crashes_is_replaced_and_counted_and_its_group_completed(
+    local_ray, model, tmp_path, behaviour
+):
+    (group,), metrics, _, status = play_groups(model, 1, misbehaving_environment(tmp_path, behaviour), {})
+    assert [episode.index for episode in group] == [0, 1]
+    assert {(episode.ended, episode.reward) for episode in group} == {(Ending.MAX_TURNS, 1.0)}
+    assert metrics["rollout/environments_abandoned"] >= 1
+    assert metrics["rollout/environment_processes_replaced"] == 1
+    assert status["dropped"] == {}
+
+
+def test_a_group_whose_environment_always_hangs_is_dropped_whole_and_the_run_goes_on(local_ray, model, tmp_path):
+    groups, metrics, _, status = play_groups(model, 2, misbehaving_environment(tmp_path, "hangs+well"), {})
+    assert {episode.task.task_id for group in groups for episode in group} == {"well"}
+    # Each time it was played three times over; no other group is lost while its processes are replaced.
+    dropped = status["dropped"]["failed"]
+    assert 1 <= dropped <= 3 and metrics["rollout/environments_abandoned"] >= 3 * dropped

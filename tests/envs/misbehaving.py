@@ -1,10 +1,11 @@
 """An environment that fails on demand: its task ids say how. Used by dotted name, as a user's own environment would
-be."""
+be. What it does `_once` it does for the first episode alone; `environment.domain` is a folder to remember that in."""
 
 from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 from typing import Any
 
 from envs.protocol import Action, Observation, Score
@@ -12,6 +13,7 @@ from rl_system.config.environment import EnvironmentConfig
 from rl_system.records import Ending, Task
 
 BEHAVIOURS = ("well", "hangs", "hangs_in_reset", "raises", "raises_in_reset", "raises_in_score", "dies", "slow")
+ONCE = "_once"
 
 
 class Misbehaving:
@@ -60,8 +62,17 @@ class Misbehaving:
 
 
 def list_tasks(config: EnvironmentConfig, split: str) -> list[Task]:
-    return [Task(__name__, "none", behaviour, split) for behaviour in BEHAVIOURS]
+    """All of them in `train`; any other split names its own, joined by `+`."""
+    names = BEHAVIOURS if split == "train" else split.split("+")
+    return [Task(__name__, "none", behaviour, split) for behaviour in names]
 
 
 def make_environment(config: EnvironmentConfig, task: Task) -> Misbehaving:
-    return Misbehaving(task.task_id)
+    behaviour = task.task_id
+    if behaviour.endswith(ONCE):
+        try:
+            (Path(config.domain) / behaviour).touch(exist_ok=False)
+            behaviour = behaviour.removesuffix(ONCE)
+        except FileExistsError:
+            behaviour = "well"
+    return Misbehaving(behaviour)

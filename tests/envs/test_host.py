@@ -150,6 +150,43 @@ def test_a_process_killed_from_outside_is_replaced() -> None:
     hosted(body)
 
 
+@pytest.mark.parametrize("behaviour", ["hangs", "dies"])
+def test_environments_that_come_while_the_only_process_is_replaced_wait_for_the_new_one(behaviour: str) -> None:
+    async def body(host: EnvironmentHost) -> None:
+        with pytest.raises(EnvironmentFailed):
+            await play(host, behaviour)
+        assert host.process_ids() == []
+        assert await asyncio.gather(*(play(host, "well") for _ in range(5))) == [1.0] * 5
+        assert host.statistics()["processes_replaced"] == 1
+
+    hosted(body)
+
+
+def test_where_no_process_can_be_started_episodes_fail_until_one_can() -> None:
+    async def body(host: EnvironmentHost) -> None:
+        able, unable = host._config, host._config.model_copy(update={"start_timeout_s": 0.01})
+        host._config = unable
+        with pytest.raises(EnvironmentFailed):
+            await play(host, "dies")
+        for _ in range(2):
+            with pytest.raises(EnvironmentFailed, match="none could be started"):
+                await play(host, "well")
+        host._config = able
+        assert await play(host, "well") == 1.0
+
+    hosted(body)
+
+
+def test_an_environment_that_never_began_can_only_be_closed() -> None:
+    async def body(host: EnvironmentHost) -> None:
+        environment = host.environment(task("well"))
+        with pytest.raises(EnvironmentFailed, match="never started"):
+            await environment.score(Ending.TIMEOUT)
+        await environment.close()
+
+    hosted(body)
+
+
 def test_an_environment_that_was_abandoned_answers_nothing_more() -> None:
     async def body(host: EnvironmentHost) -> None:
         environment = host.environment(task("hangs"))
@@ -200,4 +237,4 @@ def test_the_real_environment_runs_in_a_worker_process() -> None:
             assert (await environment.score(observation.ended)).reward == 1.0
             await environment.close()
 
-    asyncio.run(asyncio.wait_for(run(), 60))
+    asyncio.run(asyncio.wait_for(run(), 240))
