@@ -45,14 +45,14 @@ def score_group(episodes: list[Episode], config: AlgorithmConfig) -> ScoredGroup
     if len(groups) > 1:
         raise ValueError(f"episodes of groups {sorted(groups)} cannot be compared with each other")
     shaped = np.array([shaped_reward(episode, config) for episode in episodes], np.float64)
-    counts = np.array([contributes(episode.ended, config.truncated) for episode in episodes], np.bool_)
+    counts = np.array([contributes(episode.ended, config.treatment(episode.ended)) for episode in episodes], np.bool_)
     advantages = group_advantages(config.advantage, shaped, counts)
     signal = has_signal(config.advantage, shaped, counts)
     sequences: list[Sequence] = []
     if signal or not config.drop_zero_signal:
         for episode, advantage in zip(episodes, advantages, strict=True):
             per_turn = turn_advantages(advantage, len(episode.turns), config)
-            sequences += sequences_of(episode, per_turn, truncated=config.truncated)
+            sequences += sequences_of(episode, per_turn, truncated=config.treatment(episode.ended))
     return ScoredGroup(
         sequences=sequences,
         rewards=np.array([episode.reward for episode in episodes], np.float64),

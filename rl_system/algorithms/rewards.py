@@ -9,21 +9,23 @@ from rl_system.records import Episode
 def shaped_reward(episode: Episode, config: AlgorithmConfig) -> float:
     """`reward · reward_scale + reward_offset − penalty`.
 
-    The environment's reward counts as 0 where the episode was cut short and `truncated` is `zero_reward`: what it stood
-    at when a budget ran out was never earned.
+    The environment's reward counts as 0 where the treatment of the episode's ending is `zero_reward`: what it stood at
+    when a budget ran out was never earned.
     """
     reward = episode.reward
-    if not episode.ended.finished and config.truncated == "zero_reward":
+    if config.treatment(episode.ended) == "zero_reward":
         reward = 0.0
     return reward * config.reward_scale + config.reward_offset - penalty(episode, config)
 
 
 def penalty(episode: Episode, config: AlgorithmConfig) -> float:
-    """For form and length, in units of the shaped reward: `malformed_call_penalty · malformed calls + length penalty`.
+    """For form and length, in units of the shaped reward: `malformed_call_penalty · malformed calls +
+    tool_error_penalty · failed calls + length penalty`. Malformed calls are failed ones too.
     """
     malformed = config.malformed_call_penalty * episode.counts.get("malformed_calls", 0)
+    failed = config.tool_error_penalty * episode.counts.get("tool_errors", 0)
     sampled = sum(len(turn.response_ids) for turn in episode.turns)
-    return malformed + length_penalty(sampled, config)
+    return malformed + failed + length_penalty(sampled, config)
 
 
 def length_penalty(sampled: int, config: AlgorithmConfig) -> float:

@@ -6,6 +6,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from rl_system.algorithms import registry
 from rl_system.config.critic import CriticConfig
 from rl_system.config.section import Section
+from rl_system.records import Ending
 
 Treatment = Literal["as_is", "zero_reward", "mask"]
 
@@ -74,13 +75,25 @@ class AlgorithmConfig(Section):
     reward_offset: float = 0.0
     truncated: Treatment = "zero_reward"
     """What an episode cut short by a budget contributes: its own reward, reward 0, or nothing at all."""
+    endings: dict[Ending, Treatment] = {}
+    """The same by ending, where one is to be treated otherwise than `truncated` says: `max_turns`, `max_errors`,
+    `max_tokens`, `timeout`."""
     malformed_call_penalty: float = Field(0.0, ge=0)
     """Taken from the shaped reward for each tool call that could not be parsed."""
+    tool_error_penalty: float = Field(0.0, ge=0)
+    """Taken from the shaped reward for each tool call that failed: it could not be parsed, named no tool, had wrong
+    arguments, or was refused by the environment."""
     length_penalty: float = Field(0.0, ge=0)
     """Taken from the shaped reward of an episode that sampled `length_penalty_full` tokens or more."""
     length_penalty_start: int = Field(0, ge=0)
     """Sampled tokens of an episode from which on the length penalty grows, in proportion, up to its full size."""
     length_penalty_full: int = Field(0, ge=0)
+
+    def treatment(self, ended: Ending) -> Treatment:
+        """Of an episode that ended so. What came to its own end counts as it is; what failed says nothing."""
+        if ended is Ending.FAILED:
+            return "mask"
+        return "as_is" if ended.finished else self.endings.get(ended, self.truncated)
 
     @property
     def compares_members(self) -> bool:
@@ -94,6 +107,18 @@ class AlgorithmConfig(Section):
         if name not in registry.names(kind):
             raise ValueError(registry.explain_unknown(kind, name))
         return name
+
+    @field_validator("endings")
+    @classmethod
+    def only_truncated_endings_are_a_choice(cls, endings: dict[Ending, Treatment]) -> dict[Ending, Treatment]:
+        for ended in endings:
+            if ended.finished or ended is Ending.FAILED:
+                choice = ", ".join(each for each in Ending if not each.finished and each is not Ending.FAILED)
+                raise ValueError(
+                    f"algorithm.endings names {ended!s}, which is no choice: an episode that came to its own end counts as "
+                    f"it is, and one that failed is never trained on; a treatment can be given to {choice}"
+                )
+        return endings
 
     @model_validator(mode="after")
     def fields_agree(self) -> "AlgorithmConfig":

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from rl_system.algorithms import group_advantages, has_signal, registry, score_group, shaped_reward
 from rl_system.config.algorithm import AlgorithmConfig
@@ -103,6 +104,44 @@ def test_the_reward_of_a_truncated_episode_is_not_taken_for_earned(truncated, ex
     config = AlgorithmConfig(truncated=truncated, reward_offset=1.0)
     assert shaped_reward(episode([], 1.0, Ending.MAX_TOKENS), config) == expected
     assert shaped_reward(episode([], 1.0, Ending.USER_STOP), config) == 2.0
+
+
+TREATMENTS = {Ending.MAX_TURNS: "as_is", Ending.TIMEOUT: "mask"}
+
+
+@pytest.mark.parametrize(
+    ("ended", "treatment", "shaped", "trained"),
+    [
+        (Ending.AGENT_STOP, "as_is", 1.0, True),
+        (Ending.USER_STOP, "as_is", 1.0, True),
+        (Ending.MAX_TURNS, "as_is", 1.0, True),
+        (Ending.MAX_ERRORS, "zero_reward", 0.0, True),
+        (Ending.MAX_TOKENS, "zero_reward", 0.0, True),
+        (Ending.TIMEOUT, "mask", 1.0, False),
+        (Ending.FAILED, "mask", 1.0, False),
+    ],
+)
+def test_every_ending_has_its_own_treatment(ended, treatment, shaped, trained):
+    config = AlgorithmConfig(truncated="zero_reward", endings=TREATMENTS, advantage="dr_grpo", drop_zero_signal=False)
+    assert config.treatment(ended) == treatment
+    group = score_group([episode([turn([1], [2])], 1.0, ended), episode([turn([1], [3])], 0.5)], config)
+    assert (group.shaped[0], group.counts[0], len(group.sequences)) == (shaped, trained, 1 + trained)
+
+
+def test_every_ending_is_treated():
+    assert {AlgorithmConfig().treatment(ended) for ended in Ending} == {"as_is", "zero_reward", "mask"}
+
+
+@pytest.mark.parametrize("ended", [Ending.AGENT_STOP, Ending.USER_STOP, Ending.FAILED])
+def test_endings_that_are_no_budget_cannot_be_treated_otherwise(ended):
+    with pytest.raises(ValidationError, match=f"algorithm.endings names {ended}.*max_tokens, timeout"):
+        AlgorithmConfig(endings={ended: "mask"})
+
+
+def test_failed_calls_are_charged_whatever_they_failed_of():
+    config = AlgorithmConfig(tool_error_penalty=0.1, malformed_call_penalty=0.25)
+    counts = {"tool_errors": 3, "malformed_calls": 1}
+    assert shaped_reward(episode([], 1.0, counts=counts), config) == pytest.approx(1.0 - 0.3 - 0.25)
 
 
 def test_a_group_without_signal_gives_no_sequences_unless_such_groups_are_kept():
