@@ -134,9 +134,9 @@ class Controller:
         self.window.update_finished(seconds, groups, sequence_tokens, unique_tokens, staleness)
 
     def request(self, move: Move, count: int) -> int:
-        """A person's wish to move accelerators. How many are asked for now, together; UserError where it cannot be."""
+        """A person's wish to move accelerators. How many are to be moved now, together; UserError where it cannot be."""
         self.policy.request(move, count, self.split)
-        return self.policy.requested
+        return self.policy.pending
 
     def switch_began(self) -> None:
         """From now on until `switch_finished`, rates say nothing about a split."""
@@ -149,7 +149,7 @@ class Controller:
 
     def close_window(self, sampled_tokens: float, method: str) -> tuple[Observation, Decision, int]:
         """End the window at a step boundary: what was measured, what the policy makes of it, and how many accelerators
-        that a person asked for are still to be moved.
+        are to be moved after that, as soon as can be.
         """
         observation = self.window.close(
             time.monotonic(),
@@ -159,7 +159,7 @@ class Controller:
             queue=self.ledger.finished,
             method=method,
         )
-        return observation, self.policy.observe(observation), self.policy.requested
+        return observation, self.policy.observe(observation), self.policy.pending
 
     def status(self) -> dict[str, Any]:
         """Counts for the metrics: groups running and finished, permits, drops by reason."""

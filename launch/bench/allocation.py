@@ -2,7 +2,7 @@
 
 A table in Markdown, or with `--json` one object a workload; with `--plot` a figure as well. Columns without a unit are
 relative to the best static split: over the second half of the run for stationary workloads, over all of it for
-drifting ones. `auto` is the worst of three starts.
+drifting ones. `auto` is the worst of three starts. Noisy workloads are run with several seeds, and their means count.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rl_system.allocation.workloads import grid
 from rl_system.errors import UserError
 
 HEADER = (
-    "| workload | best static | groups/s | worst static | lending | auto | oracle | auto, whole run | moves / 100 steps |",
+    "| workload | best static | groups/s | worst static | lending | auto | oracle | auto, whole run | moves, turns in 100 steps |",
     "|---|---|---|---|---|---|---|---|---|",
 )
 
@@ -56,28 +56,30 @@ def as_row(result: Comparison) -> str:
     relative = " | ".join(f"{rate / result.static:.2f}" for rate in rates)
     return (
         f"| {result.workload} | {best.rollout} + {best.trainer} | {result.static:.3g} | {relative} | "
-        f"{result.auto_whole:.2f} | {result.moves_per_100} |"
+        f"{result.auto_whole:.2f} | {result.moves_per_100}, {result.turns_per_100} |"
     )
 
 
 def draw(results: list[Comparison], path: Path) -> None:
     """Bars of each strategy's rate, relative to the best static split."""
     import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    from rl_system.tracking.drawing import COLOURS, METADATA, STYLE, legend
 
     strategies = {"worst static": "worst_static", "time lending": "lending", "auto": "auto", "oracle": "oracle"}
-    colours = ("#c9ced6", "#8fb3d9", "#1f6fb4", "#4d4d4d")
-    figure, axes = pyplot.subplots(figsize=(11, 4.2), layout="constrained")
-    width = 0.8 / len(strategies)
-    for i, ((label, name), colour) in enumerate(zip(strategies.items(), colours, strict=True)):
-        heights = [getattr(result, name) / result.static for result in results]
-        axes.bar([x + (i - 1.5) * width for x in range(len(results))], heights, width, label=label, color=colour)
-    axes.axhline(1.0, color="black", linewidth=0.8)
-    axes.set_xticks(range(len(results)), [result.workload for result in results], rotation=25, ha="right")
-    axes.set_ylabel("groups/s, relative to the\nbest static split in hindsight")
-    axes.legend(ncols=4, loc="upper left", frameon=False)
-    axes.set_ylim(0, 1.25 * max(max(r.auto, r.oracle, r.lending) / r.static for r in results))
-    figure.savefig(path)
-    pyplot.close(figure)
+    colours = ("#cbd5e1", COLOURS[5], COLOURS[0], "#475569")
+    with matplotlib.rc_context(STYLE | {"svg.hashsalt": path.stem}):
+        figure = Figure(figsize=(11, 3.8), layout="constrained")
+        axes = figure.add_subplot()
+        width = 0.8 / len(strategies)
+        for i, ((label, name), colour) in enumerate(zip(strategies.items(), colours, strict=True)):
+            heights = [getattr(result, name) / result.static for result in results]
+            axes.bar([x + (i - 1.5) * width for x in range(len(results))], heights, width, label=label, color=colour)
+        axes.axhline(1.0, color="#1e293b", linewidth=0.8)
+        axes.set_xticks(range(len(results)), [result.workload for result in results], rotation=25, ha="right")
+        axes.set_ylabel("groups/s, relative to the\nbest static split in hindsight")
+        legend(axes)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        metadata = dict.fromkeys(METADATA) if path.suffix == ".svg" else None
+        figure.savefig(path, dpi=150, metadata=metadata, facecolor="white")

@@ -27,7 +27,8 @@ STATIC_SPLITS = 15
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """Rates are groups/s. Of a stationary workload over the second half of the run (what a strategy reaches), of a
-    drifting one over all of it. auto_whole: the same over all of it, relative to the best static split."""
+    drifting one over all of it. auto_whole: the same over all of it, relative to the best static split. moves_per_100,
+    turns_per_100: most moves, and most changes of their direction, within any 100 steps of any run."""
 
     workload: str
     drifts: bool
@@ -39,6 +40,7 @@ class Comparison:
     oracle: float
     auto_whole: float
     moves_per_100: int
+    turns_per_100: int
     ends: tuple[Split, ...]
 
     @property
@@ -53,14 +55,19 @@ class Comparison:
 def compare(case: Case, seed: int = 0) -> Comparison:
     total, profile = case.accelerators, case.profile.scaled(case.accelerators)
     skip = 0 if case.drifts else case.steps // 2
-    common = {"steps": case.steps, "seed": seed, "drift": case.drift}
+
+    def runs(split: Split, **strategy: object) -> list[SimulationResult]:
+        seeds = range(seed, seed + case.seeds)
+        common = {"steps": case.steps, "drift": case.drift}
+        return [simulate(profile, "tree", split, seed=each, **common, **strategy) for each in seeds]
+
     splits = [Split(n, total - n) for n in static_rollouts(total)]
-    static = {split: simulate(profile, "tree", split, **common) for split in splits}
-    rates = {split: result.groups_per_s(skip) for split, result in static.items()}
+    static = {split: runs(split) for split in splits}
+    rates = {split: mean_rate(results, skip) for split, results in static.items()}
     best = max(rates, key=rates.__getitem__)
-    lent = [simulate(profile, "tree", split, lend=True, **common).groups_per_s(skip) for split in splits]
+    lent = [mean_rate(runs(split, lend=True), skip) for split in splits]
     starts = (splits[0], Split(total // 2, total - total // 2), splits[-1])
-    autos = [simulate(profile, "tree", start, mode="auto", **common) for start in starts]
+    autos = [runs(start, mode="auto") for start in starts]
     return Comparison(
         workload=case.name,
         drifts=case.drifts,
@@ -68,12 +75,18 @@ def compare(case: Case, seed: int = 0) -> Comparison:
         static=rates[best],
         worst_static=min(rates.values()),
         lending=max(lent),
-        auto=min(result.groups_per_s(skip) for result in autos),
+        auto=min(mean_rate(results, skip) for results in autos),
         oracle=oracle_rate(list(static.values()), skip),
-        auto_whole=min(result.groups_per_s() for result in autos) / static[best].groups_per_s(),
-        moves_per_100=max(result.most_moves(100) for result in autos),
-        ends=tuple(result.rows[-1].split for result in autos),
+        auto_whole=min(mean_rate(results) for results in autos) / mean_rate(static[best]),
+        moves_per_100=max(result.most_moves(100) for results in autos for result in results),
+        turns_per_100=max(result.most_turns(100) for results in autos for result in results),
+        ends=tuple(results[0].rows[-1].split for results in autos),
     )
+
+
+def mean_rate(results: list[SimulationResult], skip: int = 0) -> float:
+    """Groups/s over runs of one length: all their groups by all their seconds, after the first `skip` steps of each."""
+    return len(results) / sum(1 / result.groups_per_s(skip) for result in results)
 
 
 def static_rollouts(total: int) -> list[int]:
@@ -82,10 +95,11 @@ def static_rollouts(total: int) -> list[int]:
     return sorted({round(n) for n in np.linspace(1, total - 1, count)})
 
 
-def oracle_rate(static: list[SimulationResult], skip: int) -> float:
-    """Groups/s of the fastest static split of every stretch of `STRETCH` steps, from step `skip` on."""
-    steps = len(static[0].rows)
+def oracle_rate(static: list[list[SimulationResult]], skip: int) -> float:
+    """Groups/s of the fastest static split of every stretch of `STRETCH` steps, from step `skip` on. static: of each
+    split, the runs with one seed after the other; a split is the fastest by all of them together, not by its luck."""
+    steps, runs = len(static[0][0].rows), len(static[0])
     edges = [*range(skip, steps, STRETCH), steps]
-    ends = np.array([[0.0, *result.seconds] for result in static])
+    ends = np.array([[0.0, *sum(result.seconds for result in results)] for results in static])
     seconds = (ends[:, edges[1:]] - ends[:, edges[:-1]]).min(axis=0).sum()
-    return float((steps - skip) * static[0].groups_per_batch / seconds)
+    return float((steps - skip) * static[0][0].groups_per_batch * runs / seconds)

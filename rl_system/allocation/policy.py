@@ -6,7 +6,8 @@ alike. The same observations give the same decisions, to the bit.
 How it decides. Each window gives a measured capacity of either side, in tokens a second, so that a change of the
 workload (longer answers, more sharing) shows in the tokens of a group and not in the fitted rates. `RateFit`
 extrapolates both capacities over the splits, `end_to_end` joins them with the friction seen so far, and the policy
-heads for the best split, one accelerator at a time. It moves only when
+heads for the best split, one accelerator at a time: half of the way by one decision, each move as soon as the one before
+is over, and then it measures again, for what is far away is predicted badly. It decides to move only when
 
 - the predicted gain is at least `margin`; a move that undoes the last one needs another `margin` for each time that
   the direction was changed within the horizon, so that a split that is as good as its neighbour is not left and
@@ -25,15 +26,18 @@ from rl_system.allocation.observation import Observation, Split, SwitchCost
 from rl_system.allocation.pipeline import Limit, end_to_end, friction_of, prior_friction
 from rl_system.allocation.rates import RateFit
 from rl_system.allocation.symptoms import describe, limiting_factor
+from rl_system.allocation.tally import Tally
 from rl_system.config.allocation import AllocationConfig
 from rl_system.errors import UserError
 
 SMOOTHING = 0.3
-"""Weight of the newest window in the running means of tokens a group."""
+"""Weight of the newest window in what a group is worth in tokens."""
 FRICTION_SMOOTHING = 0.15
 """The same for the friction, which compares two noisy rates."""
 MIN_EXPONENT = 0.3
 """Lowest prior on how generation grows: below this the pool's concurrency limits, and the symptoms say so."""
+TRAINING_EXPONENT = 0.85
+"""Prior on how training grows: parts repeat shared prefixes and are uneven, and an update has costs of its own."""
 SAME = 1e-6
 """Relative difference below which two predicted rates are the same, and the nearer split wins."""
 
@@ -42,11 +46,15 @@ class SplitPolicy:
     def __init__(self, config: AllocationConfig) -> None:
         self.config = config
         self._generation: RateFit | None = None
-        self._training = RateFit()
-        self._means: dict[str, float] = {}
+        self._training = RateFit(TRAINING_EXPONENT)
+        self._groups = Tally(SMOOTHING)
+        """Groups that each side was done with, and the tokens that it spent on them."""
+        self._friction: float | None = None
         self._moves: list[tuple[int, Move]] = []
         self._costs: list[SwitchCost] = []
         self._requested: list[Move] = []
+        self._course: tuple[Move, int, Split] | None = None
+        """Which way more accelerators go by the last decision, how many, and the split from which the next of them does."""
         self._measured: Split | None = None
 
     def request(self, move: Move, count: int, current: Split) -> None:
@@ -71,16 +79,19 @@ class SplitPolicy:
         self._requested += [move] * count
 
     @property
-    def requested(self) -> int:
-        """Accelerators that a person has asked to be moved and that were not yet."""
-        return len(self._requested)
+    def pending(self) -> int:
+        """Accelerators that are to be moved as soon as can be: a person asked for it, or the last decision goes on."""
+        return len(self._requested) + (self._course[1] if self._course else 0)
 
     def observe(self, observation: Observation) -> Decision:
         """Learn from one window and decide what happens at the step boundary that ends it."""
         self._learn(observation)
         current, limit = observation.split, limiting_factor(observation)
+        course, self._course = self._course, None
         if self._requested:
             return self._serve_request(observation, limit)
+        if course is not None and course[2] == current:
+            return self._go_on(course, observation, limit)
         if self.config.mode == "off":
             return Decision(None, "allocation.mode is off", current, current, limit)
         if not self._ready:
@@ -90,8 +101,8 @@ class SplitPolicy:
         advice, reason = self._weigh(observation, predicted, best, limit)
         move = advice if self.config.mode == "auto" else None
         if move is not None:
-            self._moves.append((observation.step, move))
-            self._measured = None
+            self._record(move, observation.step)
+            self._set_course(move, math.ceil(abs(best.rollout - current.rollout) / 2) - 1, current)
         return Decision(move, reason, current, best, limit, advice, predicted)
 
     # -- learning ------------------------------------------------------------------------------------------------
@@ -102,6 +113,8 @@ class SplitPolicy:
             self._measured = None
             return
         rollout, trainer = observation.rollout, observation.trainer
+        seconds = observation.seconds
+        self._groups.add(finished=rollout.groups_per_s * seconds, sampled=rollout.tokens_per_s * seconds)
         if rollout.groups_per_s > 0 and rollout.tokens_per_s > 0:
             if self._generation is None:
                 # In a closed loop of C episodes with tool time Z and time R in the engines, X = C / (Z + R) and
@@ -109,21 +122,17 @@ class SplitPolicy:
                 self._generation = RateFit(exponent=max(1.0 - rollout.tool_share, MIN_EXPONENT))
             capacity, deviation = generation_capacity(observation)
             self._generation.update(rollout.accelerators, capacity, deviation)
-            self._mean("sampled", rollout.tokens_per_s / rollout.groups_per_s)
         if trainer.groups_per_s > 0 and trainer.seconds_per_update > 0:
             computed = computed_tokens_per_group(observation)
             groups_per_busy_s = observation.groups_per_batch / trainer.seconds_per_update
             self._training.update(trainer.accelerators, groups_per_busy_s * computed)
-            self._mean("computed", computed)
+            trained = trainer.groups_per_s * seconds
+            self._groups.add(trained=trained, computed=trained * computed)
             self._measured = observation.split
         if self._ready:
             seen = friction_of(trainer.groups_per_s, *self._capacities(observation.split, observation.split))
-            self._means.setdefault("friction", prior_friction(observation.max_staleness))
-            self._mean("friction", seen, FRICTION_SMOOTHING)
-
-    def _mean(self, name: str, value: float, weight: float = SMOOTHING) -> None:
-        old = self._means.get(name, value)
-        self._means[name] = old + weight * (value - old)
+            old = prior_friction(observation.max_staleness) if self._friction is None else self._friction
+            self._friction = old + FRICTION_SMOOTHING * (seen - old)
 
     @property
     def _ready(self) -> bool:
@@ -139,15 +148,15 @@ class SplitPolicy:
         total = sum(observation.split)
         splits = [Split(rollout, total - rollout) for rollout in range(1, total)]
         return {
-            split: end_to_end(*self._capacities(split, observation.split), self._means["friction"])
+            split: end_to_end(*self._capacities(split, observation.split), self._friction)
             for split in splits
             if self._allowed(split) or split == observation.split
         }
 
     def _capacities(self, split: Split, current: Split) -> tuple[float, float]:
         """Groups/s of generation and of training in `split`."""
-        generation = self._generation.rate(split.rollout, current.rollout) / self._means["sampled"]
-        training = self._training.rate(split.trainer, current.trainer) / self._means["computed"]
+        generation = self._generation.rate(split.rollout, current.rollout) / self._groups.ratio("sampled", "finished")
+        training = self._training.rate(split.trainer, current.trainer) / self._groups.ratio("computed", "trained")
         return generation, training
 
     @staticmethod
@@ -207,10 +216,23 @@ class SplitPolicy:
             self._requested.clear()
             return Decision(None, f"the request is void: {target} is outside the bounds", current, current, limit)
         self._requested.pop(0)
-        self._moves.append((observation.step, move))
-        self._measured = None
+        self._record(move, observation.step)
         reason = f"requested: one {move.value.replace('_', ' ')}, {len(self._requested)} more to come"
         return Decision(move, reason, current, target, limit, move)
+
+    def _go_on(self, course: tuple[Move, int, Split], observation: Observation, limit: Limit) -> Decision:
+        move, left, current = course
+        self._record(move, observation.step)
+        self._set_course(move, left - 1, current)
+        reason = f"the last decision goes on: one more {move.value.replace('_', ' ')}, {left - 1} to come"
+        return Decision(move, reason, current, move.applied(current, left), limit, move)
+
+    def _set_course(self, move: Move, left: int, current: Split) -> None:
+        self._course = (move, left, move.applied(current)) if left else None
+
+    def _record(self, move: Move, step: int) -> None:
+        self._moves.append((step, move))
+        self._measured = None
 
     # -- checkpoints ---------------------------------------------------------------------------------------------
 
@@ -219,7 +241,8 @@ class SplitPolicy:
         return {
             "generation": self._generation.state() if self._generation else None,
             "training": self._training.state(),
-            "means": dict(self._means),
+            "groups": self._groups.state(),
+            "friction": self._friction,
             "moves": [[step, move.value] for step, move in self._moves],
             "costs": [[cost.to_rollout, cost.seconds] for cost in self._costs],
         }
@@ -229,7 +252,8 @@ class SplitPolicy:
             self._generation = RateFit()
             self._generation.restore(state["generation"])
         self._training.restore(state["training"])
-        self._means = dict(state["means"])
+        self._groups.restore(state["groups"])
+        self._friction = state["friction"]
         self._moves = [(step, Move(move)) for step, move in state["moves"]]
         self._costs = [SwitchCost(to_rollout, seconds) for to_rollout, seconds in state["costs"]]
 

@@ -19,7 +19,8 @@ class AllocationConfig(Section):
     window_steps: int = Field(2, ge=1)
     """Policy updates between two decisions: one window of measurement."""
     dwell_steps: int = Field(4, ge=1)
-    """Fewest policy updates between two moves."""
+    """Fewest policy updates between a move and the next decision to move. One decision may move several accelerators, one
+    after the other, where the best split is far away."""
     horizon_steps: int = Field(50, ge=1)
     """Steps over which a gain must repay the switch."""
     margin: float = Field(0.05, ge=0)

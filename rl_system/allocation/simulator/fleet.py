@@ -158,7 +158,7 @@ class Fleet:
                 self.env, index, self.generation, self._factor, self._decoded, self._busy_changed, self.env.now
             )
             if self.generation.stragglers:
-                self.env.process(self._straggle(engine))
+                self.env.process(self._straggle(engine, self._rng.spawn(1)[0]))
             self.engines[index] = engine
             heapq.heappush(self._queue, (0, index))
             started.append(engine)
@@ -206,14 +206,14 @@ class Fleet:
         """Of the whole run so far."""
         return self._retired_tokens + sum(engine.settle() for engine in self.engines.values())
 
-    def _straggle(self, engine: Engine) -> Generator[simpy.Event, object, None]:
+    def _straggle(self, engine: Engine, rng: np.random.Generator) -> Generator[simpy.Event, object, None]:
         """Spells at half speed, as long as the engine lives."""
         share = self.generation.stragglers
         while engine.alive:
-            yield self.env.timeout(self._rng.exponential(STRAGGLING_S * (1 - share) / share))
+            yield self.env.timeout(rng.exponential(STRAGGLING_S * (1 - share) / share))
             if engine.alive:
                 engine.set_speed(engine.speed / 2)
-                yield self.env.timeout(self._rng.exponential(STRAGGLING_S))
+                yield self.env.timeout(rng.exponential(STRAGGLING_S))
             if engine.alive:
                 engine.set_speed(engine.speed * 2)
 

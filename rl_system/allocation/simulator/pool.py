@@ -41,9 +41,11 @@ class Pool:
         ledger: StalenessLedger,
         window: ObservationWindow,
         rng: np.random.Generator,
+        breaks: np.random.Generator,
         group_finished: Callable[[], None],
     ) -> None:
-        self.env, self.workload, self.ledger, self.window, self.rng = env, profile.workload, ledger, window, rng
+        self.env, self.workload, self.ledger, self.window = env, profile.workload, ledger, window
+        self._rng, self._breaks = rng, breaks
         self.fleet: Fleet
         self.regime = Regime()
         self.finished: dict[int, Group] = {}
@@ -75,7 +77,7 @@ class Pool:
         if episode.turns_left:
             self.fleet.turn(episode, episode.tokens)
             return
-        if self.workload.broken and self.rng.random() < self.workload.broken:
+        if self.workload.broken and self._breaks.random() < self.workload.broken:
             self.window.episode_failed()
             episode.turns_left = episode.turns
             self.fleet.turn(episode, episode.tokens)
@@ -100,8 +102,8 @@ class Pool:
     def _start_group(self) -> None:
         workload, regime, size = self.workload, self.regime, self.workload.group_size
         started = self.ledger.start()
-        lengths = _lognormal(self.rng, workload.sampled_spread, size)
-        tools = _lognormal(self.rng, workload.tool_spread, size)
+        lengths = _lognormal(self._rng, workload.sampled_spread, size)
+        tools = _lognormal(self._rng, workload.tool_spread, size)
         sequence_tokens = float(lengths.sum()) * workload.sequence_tokens * regime.sequence_tokens
         group = Group(
             group_id=started.group_id,
@@ -110,7 +112,7 @@ class Pool:
             episodes_left=size,
             sequence_tokens=sequence_tokens,
             unique_tokens=sequence_tokens / max(workload.compression * regime.compression, 1.0),
-            dropped=bool(workload.dropped and self.rng.random() < workload.dropped),
+            dropped=bool(workload.dropped and self._rng.random() < workload.dropped),
         )
         tokens = (lengths * (workload.sampled_tokens * regime.sampled_tokens / workload.turns)).tolist()
         seconds = (tools * (workload.tool_s * regime.tool_s / workload.turns)).tolist()

@@ -41,5 +41,14 @@ class SimulationResult:
 
     def most_moves(self, steps: int = 100) -> int:
         """Most moves within any `steps` steps in a row."""
-        at = [step for step, _ in self.moves]
-        return max((sum(first <= step < first + steps for step in at) for first in at), default=0)
+        return _most([step for step, _ in self.moves], steps)
+
+    def most_turns(self, steps: int = 100) -> int:
+        """Most moves within any `steps` steps in a row that went the other way than the one before: oscillation."""
+        pairs = zip(self.moves, self.moves[1:], strict=False)
+        return _most([step for (_, before), (step, move) in pairs if move is not before], steps)
+
+
+def _most(at: list[int], steps: int) -> int:
+    """Most of the steps `at` that lie within any `steps` in a row."""
+    return max((sum(first <= step < first + steps for step in at) for first in at), default=0)

@@ -1,7 +1,8 @@
 """One simulated run: trainers, controller and everything between, on simulated time.
 
 The ledger, the observation window and the policy are the ones of a real run; the simulator only takes the place of the
-devices. Everything random comes from one generator per source, seeded from `seed`, so a run repeats to the bit.
+devices. Everything random comes from one generator per source, seeded from `seed`, so a run repeats to the bit, and
+runs of one seed have the same groups and the same slow spells whatever their splits: what differs is the strategy.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ class Simulation:
             max_staleness=workload.max_staleness,
             group_size=workload.group_size,
         )
-        episodes, self._update_rng, engines, self._failure_rng = np.random.default_rng(seed).spawn(4)
-        self.pool = Pool(self.env, profile, self.ledger, self.window, episodes, self._wake_trainer)
+        groups, breaks, self._update_rng, engines, self._failure_rng = np.random.default_rng(seed).spawn(5)
+        self.pool = Pool(self.env, profile, self.ledger, self.window, groups, breaks, self._wake_trainer)
         self.fleet = Fleet(
             self.env,
             profile.generation,
@@ -146,7 +147,8 @@ class Simulation:
             yield from self._rebuild()
             self.split = Split(self.split.rollout, self.split.trainer + 1)
             self._end_switch(Move.TO_TRAINER, self.profile.switch.release_s)
-        if self.window.updates < self.allocation.window_steps:
+        enough = self.allocation.window_steps if self.result.decisions else 1
+        if self._switching or (self.window.updates < enough and not self.policy.pending):
             return
         sampled = self.fleet.sampled_tokens()
         observation = self.window.close(
@@ -158,11 +160,9 @@ class Simulation:
             method="tree" if self.training.shares_prefixes else "dense",
         )
         self._sampled_before = sampled
-        if self._switching:
-            self.window.disturb()
         decision = self.policy.observe(observation)
         self.result.decisions.append((step, decision))
-        if decision.move is not None and not self._switching:
+        if decision.move is not None:
             self.result.moves.append((step, decision.move))
             yield from self._begin_switch(decision.move)
 

@@ -30,7 +30,7 @@ def test_the_slower_side_gets_the_accelerator():
 
 def test_the_reason_gives_the_limit_the_rates_and_the_split():
     reason = policy().observe(TRAINING_STARVED.observe(Split(6, 2), 10)).reason
-    for word in ("training limits", "trainers wait 0%", "3 rollout + 5 training", "groups/s against", "one to trainer"):
+    for word in ("training limits", "trainers wait 0%", "2 rollout + 6 training", "groups/s against", "one to trainer"):
         assert word in reason
 
 
@@ -70,20 +70,23 @@ def test_measured_costs_take_over_from_the_guess():
     assert subject.switch_cost_s(Move.TO_ROLLOUT) == 1e6
 
 
+MORE_STARVED = Plant(generation=2.0, training=0.4)
+
+
 def test_after_a_move_the_new_split_is_measured_before_the_next():
     subject = policy(dwell_steps=1)
-    assert subject.observe(TRAINING_STARVED.observe(Split(6, 2), 10)).move
-    decision = subject.observe(TRAINING_STARVED.observe(Split(5, 3), 20, disturbed=True))
+    assert subject.observe(MORE_STARVED.observe(Split(4, 4), 10)).move
+    decision = subject.observe(MORE_STARVED.observe(Split(3, 5), 20, disturbed=True))
     assert decision.move is None and "undisturbed" in decision.reason
-    assert subject.observe(TRAINING_STARVED.observe(Split(5, 3), 30)).move
+    assert subject.observe(MORE_STARVED.observe(Split(3, 5), 30)).move
 
 
 def test_two_moves_are_at_least_the_dwell_time_apart():
     subject = policy(dwell_steps=10)
-    assert subject.observe(TRAINING_STARVED.observe(Split(6, 2), 10)).move
-    decision = subject.observe(TRAINING_STARVED.observe(Split(5, 3), 19))
+    assert subject.observe(MORE_STARVED.observe(Split(4, 4), 10)).move
+    decision = subject.observe(MORE_STARVED.observe(Split(3, 5), 19))
     assert decision.move is None and "9 of 10 steps" in decision.reason
-    assert subject.observe(TRAINING_STARVED.observe(Split(5, 3), 20)).move
+    assert subject.observe(MORE_STARVED.observe(Split(3, 5), 20)).move
 
 
 def test_undoing_the_last_move_needs_a_larger_gain_until_the_horizon_has_passed():
@@ -131,7 +134,7 @@ def test_the_workload_of_now_counts_and_not_the_one_of_the_fit():
 def test_a_request_is_carried_out_one_accelerator_at_a_time_and_before_anything_else():
     subject = policy(mode="advise")
     subject.request(Move.TO_ROLLOUT, 2, Split(4, 4))
-    assert subject.requested == 2
+    assert subject.pending == 2
     moves = [subject.observe(TRAINING_STARVED.observe(split, 1)) for split in (Split(4, 4), Split(5, 3), Split(6, 2))]
     assert [decision.move for decision in moves] == [Move.TO_ROLLOUT, Move.TO_ROLLOUT, None]
     assert "1 more to come" in moves[0].reason
@@ -185,3 +188,51 @@ def test_trainers_compute_unique_tokens_with_the_tree_and_all_of_them_without():
     tree = Plant(compression=8.0).observe(Split(4, 4), 1)
     dense = Plant(compression=8.0, method="dense").observe(Split(4, 4), 1)
     assert computed_tokens_per_group(dense) == 8 * computed_tokens_per_group(tree)
+
+
+def test_a_decision_takes_half_of_the_way_and_then_measures_again():
+    """At 7 + 1 the best split is 2 + 6, five away: three go one after the other, undisturbed windows or not."""
+    subject, plant = policy(), Plant(generation=4.0, training=1.0)
+    decision = subject.observe(plant.observe(Split(7, 1), 10))
+    assert decision.move is Move.TO_TRAINER and subject.pending == abs(decision.best.rollout - 7 + 1) // 2 > 0
+    split, step = Split(6, 2), 11
+    while subject.pending:
+        decision = subject.observe(plant.observe(split, step, disturbed=True))
+        assert decision.move is Move.TO_TRAINER and "goes on" in decision.reason
+        split, step = decision.move.applied(split), step + 1
+    assert 3 <= split.rollout <= 5
+    assert subject.observe(plant.observe(split, step, disturbed=True)).move is None
+
+
+def test_a_decision_does_not_go_on_from_a_split_that_it_did_not_lead_to():
+    subject, plant = policy(), Plant(generation=4.0, training=1.0)
+    assert subject.observe(plant.observe(Split(7, 1), 10)).move and subject.pending
+    assert subject.observe(plant.observe(Split(7, 1), 11, disturbed=True)).move is None
+    assert not subject.pending
+
+
+def test_a_request_takes_the_place_of_a_decision_that_goes_on():
+    subject, plant = policy(), Plant(generation=4.0, training=1.0)
+    assert subject.observe(plant.observe(Split(7, 1), 10)).move and subject.pending
+    subject.request(Move.TO_ROLLOUT, 1, Split(6, 2))
+    assert subject.observe(plant.observe(Split(6, 2), 11, disturbed=True)).move is Move.TO_ROLLOUT
+    assert not subject.pending
+
+
+def test_short_windows_in_which_few_groups_end_do_not_make_groups_look_long():
+    """32 groups of 1000 tokens by two windows of one rate, but all the groups end in the long one."""
+    subject = policy()
+    plant = Plant(1.0, 9.0)
+    for step in range(2, 30, 2):
+        window = plant.observe(Split(4, 4), step)
+        long = step % 4 == 0
+        groups_per_s = 4.0 * 1.1 * 10 / 11 if long else 0.4
+        subject.observe(
+            replace(
+                window,
+                seconds=100.0 if long else 1.0,
+                rollout=replace(window.rollout, groups_per_s=groups_per_s if long else 0.4, tokens_per_s=4000.0),
+            )
+        )
+    seen = subject.state()["groups"]
+    assert seen["sampled"] / seen["finished"] == pytest.approx(1000, rel=0.05)
