@@ -57,10 +57,11 @@ class LogprobHead:
     def forward(self, hidden: Tensor, targets: Tensor, entropy: bool) -> tuple[Tensor, Tensor | None]:
         outputs, entropies = _results(hidden, entropy)
         for rows in pieces(len(hidden), self.chunk):
-            logp = self._log_softmax(hidden[rows])
+            logits = self._logits(hidden[rows])
+            logp = torch.log_softmax(logits, -1)
             outputs[rows] = _pick(logp, targets[rows])
             if entropies is not None:
-                entropies[rows] = _entropy(logp.exp(), logp)
+                entropies[rows] = _entropy(torch.exp(logp, out=logits), logp)
         return outputs, entropies
 
     @torch.no_grad()
@@ -70,9 +71,10 @@ class LogprobHead:
         outputs, entropies = _results(hidden, entropy)
         grad_hidden = torch.empty_like(hidden)
         for rows in pieces(len(hidden), self.chunk):
-            logp = self._log_softmax(hidden[rows])
+            logits = self._logits(hidden[rows])
+            logp = torch.log_softmax(logits, -1)
             outputs[rows] = _pick(logp, targets[rows])
-            p = logp.exp()
+            p = torch.exp(logp, out=logits)
             if entropies is not None:
                 entropies[rows] = _entropy(p, logp)
             by_output, by_entropy = sensitivity(rows, outputs[rows], None if entropies is None else entropies[rows])
@@ -89,12 +91,11 @@ class LogprobHead:
             self.gradients.add_product(self.weight, grad, hidden[rows])
         return HeadResult(outputs, entropies, grad_hidden)
 
-    def _log_softmax(self, hidden: Tensor) -> Tensor:
+    def _logits(self, hidden: Tensor) -> Tensor:
+        """In float32 at least, and divided by the temperature."""
         logits = product(hidden, self.weight)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        if self.temperature != 1.0:
-            logits /= self.temperature
-        return torch.log_softmax(logits, -1)
+        return logits if self.temperature == 1.0 else logits.div_(self.temperature)
 
 
 class ModuleHead:

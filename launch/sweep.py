@@ -1,0 +1,87 @@
+"""Run variants of a configuration, one after the other and over several seeds, and print them as a table.
+
+    python -m launch.sweep --config configs/tau2_mock_cpu.yaml --variants configs/sweeps/algorithms.yaml --seeds 0,1
+
+A file of variants maps names to overrides by dotted key. Every run is an ordinary one, named VARIANT-SEED, of its own
+process; further --section.key value go to all of them. Runs that are finished are not run again, so a sweep that was
+stopped goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from launch.bench.support.options import integers, names
+from launch.command import STOPPED, run_command
+from rl_system.config.load import load_config, read_yaml
+from rl_system.errors import UserError
+from rl_system.tracking.history import read_history
+from rl_system.tracking.sweep import Variant, finished, table
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m launch.sweep", description=__doc__.split("\n")[0])
+    parser.add_argument("--config", type=Path, required=True, help="what the variants are variants of")
+    parser.add_argument("--variants", type=Path, required=True, help="YAML: {name: {section.key: value, …}, …}")
+    parser.add_argument("--seeds", type=integers, default=[0], help="whole numbers separated by commas")
+    parser.add_argument("--only", type=names, help="names of variants separated by commas; default: all")
+    parser.add_argument("--table", action="store_true", help="run nothing, print the finished ones")
+    options, overrides = parser.parse_known_args(arguments)
+    return run_command(lambda: sweep(options, overrides))
+
+
+def sweep(options: argparse.Namespace, overrides: list[str]) -> int:
+    variants = read_variants(options.variants)
+    for name in options.only or ():
+        if name not in variants:
+            raise UserError(f"--only names {name!r}, which {options.variants} lacks; it has {', '.join(variants)}")
+    chosen = {name: keys for name, keys in variants.items() if not options.only or name in options.only}
+    # Every mistake shows before the first run starts. By seed first: an early stop leaves a table of whole seeds.
+    runs = {
+        (seed, name): [*overrides, *flags(keys), "--seed", str(seed), "--name", f"{name}-{seed}"]
+        for seed in options.seeds
+        for name, keys in chosen.items()
+    }
+    directories = {run: load_config(options.config, arguments).directory for run, arguments in runs.items()}
+    for run, arguments in runs.items():
+        if options.table or finished(directories[run]):
+            continue
+        code = subprocess.call([sys.executable, "-m", "launch.train", "--config", str(options.config), *arguments])
+        if code:
+            print(f"the sweep stops: run {directories[run]} ended with exit code {code}", file=sys.stderr)
+            return code if code == STOPPED else 1
+    found = []
+    for name in chosen:
+        where = [directories[seed, name] for seed in options.seeds]
+        if done := [read_history(each) for each in where if finished(each)]:
+            found.append(Variant(name, done))
+    if not found:
+        raise UserError(f"no run of {options.variants} is finished in {next(iter(directories.values())).parent}")
+    print(table(found))
+    return 0
+
+
+def read_variants(path: Path) -> dict[str, dict[str, Any]]:
+    variants = read_yaml(path)
+    for name, keys in variants.items():
+        if not isinstance(keys, dict):
+            raise UserError(
+                f"{path}: variant {name} is {keys!r}; expected overrides such as {{optimizer.learning_rate: 1.0e-5}}"
+            )
+    return variants
+
+
+def flags(keys: dict[str, Any]) -> list[str]:
+    """`{"a.b": 1}` as `["--a.b", "1"]`. JSON, because values are read back as YAML."""
+    return [word for key, value in keys.items() for word in (f"--{key}", json.dumps(value))]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
