@@ -171,13 +171,18 @@ def test_float32_is_within_rounding_of_plain_training():
         assert relative_error(made[1], reference[1]) <= 2e-6
 
 
-def test_bfloat16_is_no_further_from_float32_than_plain_bfloat16_training():
-    batch, loss = multi_turn(6, 4), objective("reinforce")
-    exact = step(small_model(dtype=torch.bfloat16).to(torch.float32), batch, loss, method="dense")[1]
-    model = small_model(dtype=torch.bfloat16)
-    dense = relative_error(step(model, batch, loss, method="dense")[1], exact)
-    for block_tokens in (32, 0):
-        assert relative_error(step(model, batch, loss, method="tree", block_tokens=block_tokens)[1], exact) <= dense * 1.1
+@pytest.mark.parametrize("block_tokens", [32, 0])
+def test_bfloat16_is_no_further_from_float32_than_plain_bfloat16_training(block_tokens):
+    """Rounding is luck in a single batch, a few per cent either way; so over several, and nowhere by much."""
+    wide, model = small_model(dtype=torch.bfloat16).to(torch.float32), small_model(dtype=torch.bfloat16)
+    ratios = []
+    for batch in (multi_turn(6, 4), multi_turn(4, 4), multi_turn(8, 3), multi_turn(10, 3)):
+        for loss in map(objective, ("reinforce", "ppo_clip", "sft")):
+            exact = step(wide, batch, loss, method="dense")[1]
+            dense = relative_error(step(model, batch, loss, method="dense")[1], exact)
+            ratios.append(relative_error(step(model, batch, loss, method="tree", block_tokens=block_tokens)[1], exact) / dense)
+    assert np.mean(ratios) <= 1
+    assert max(ratios) <= 1.05
 
 
 def test_bfloat16_gradients_add_up_in_float32_buffers_outside_the_parameters():
