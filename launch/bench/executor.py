@@ -1,7 +1,8 @@
 """`python -m launch.bench executor`: time and memory of the ways to train on one batch.
 
 Every (method, block size) runs in a process of its own, so that peak memory is its own; the processes take turns, one
-step each, so that a disturbance of the machine hits all alike. Only one runs at a time.
+step each, so that a disturbance of the machine hits all alike. Only one runs at a time. `base_rss_mib` is what a process
+holds after a step over the first sequence: model, gradients, and the code that libraries load and compile once.
 """
 
 from __future__ import annotations
@@ -13,16 +14,20 @@ import time
 from multiprocessing.connection import Connection
 from typing import Any
 
+import numpy as np
 import torch
+from transformers import PreTrainedModel
 
 from launch.bench.support import memory
 from launch.bench.support.options import add_model_options, integers, names, objective, random_model
 from launch.bench.support.output import Output
 from launch.bench.support.tree_files import read_tree_file
+from rl_system.algorithms.objective import Objective
 from rl_system.config.executor import ExecutorConfig
 from rl_system.errors import UserError
 from rl_system.executor import make_executor
 from rl_system.executor.products import choose_library
+from rl_system.records import TrainBatch
 from rl_system.tree import build_tree
 
 BLOCKED = ("tree", "auto")
@@ -144,8 +149,7 @@ def _serve(connection: Connection, options: argparse.Namespace, config: Executor
     except UserError as error:
         connection.send(error)
         return
-    for parameter in model.parameters():
-        parameter.grad = torch.zeros_like(parameter)
+    _warm_up(model, config, tree.batch.take(np.array([0])), loss)
     base = memory.resident_mib() if options.device == "cpu" else _cuda_mib()
     connection.send({})
     while True:
@@ -172,6 +176,15 @@ def _serve(connection: Connection, options: argparse.Namespace, config: Executor
                 "peak_mib": memory.peak_resident_mib() if options.device == "cpu" else _cuda_mib(),
             }
         )
+
+
+def _warm_up(model: PreTrainedModel, config: ExecutorConfig, batch: TrainBatch, loss: Objective) -> None:
+    """Everything that a process loads, compiles or allocates once, whatever it trains on; gradients are left at zero."""
+    for method in ("dense", "tree"):  # not `auto` itself, which would learn from it
+        make_executor(model, config.model_copy(update={"method": method})).step(batch, loss)
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    memory.release_freed()
 
 
 def _reset_peak(device: str) -> None:

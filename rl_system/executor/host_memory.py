@@ -18,7 +18,7 @@ M_MMAP_MAX = -4
 LARGEST_INT = 2**31 - 1
 
 LARGE_TENSOR = 32 * 2**20
-KEPT_AT_END = 64 * 2**20
+KEPT_AT_END = 32 * 2**20
 """Bytes: of tensors that go back at once, and kept at the heap's end, where blocks are limited."""
 
 
