@@ -1,4 +1,4 @@
-"""A small tokenizer, two chat templates, and samplers that write what a test tells them to."""
+"""A small tokenizer, chat templates, samplers that write what a test tells them to, and what must hold of all turns."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from transformers import PreTrainedTokenizerFast
 
 import rl_system.chat
 from envs.host import EnvironmentHost
+from rl_system.algorithms.sequences import sequences_of
 from rl_system.chat.agent import Limits, run_episode
 from rl_system.chat.renderer import Renderer
 from rl_system.config.environment import EnvironmentConfig
-from rl_system.records import Episode, Task, Turn
+from rl_system.records import Ending, Episode, Task, Turn
 
 HERMES = (Path(rl_system.chat.__file__).parent / "templates" / "hermes.jinja").read_text()
 
@@ -113,3 +114,25 @@ def episode_of(
             return await run_episode(task, 3, 1, host.environment(task), generate, renderer, bounds)
 
     return asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def assert_trained_where_it_was_sampled(prompts: list[np.ndarray], responses: list[np.ndarray]) -> None:
+    """Training sequences of the turns: every sampled token is trained once, in the context in which it was sampled.
+
+    prompts: of each turn, and perhaps of the one to come.
+    """
+    sampled = [
+        Turn(prompt, ids, np.arange(len(ids), dtype=np.float32) + 100 * i, np.full(len(ids), i, np.int32), "stop")
+        for i, (prompt, ids) in enumerate(zip(prompts, responses, strict=False))
+    ]
+    episode = Episode(Task("e", "d", "t", "s"), 0, 0, sampled, [], 1.0, {}, Ending.USER_STOP)
+    seen = []
+    for sequence in sequences_of(episode):
+        for position in np.flatnonzero(sequence.trained):
+            turn = sampled[sequence.versions[position]]
+            index = int(sequence.behaviour_logprobs[position]) - 100 * int(sequence.versions[position])
+            assert position == len(turn.prompt_ids) + index
+            assert sequence.token_ids[position] == turn.response_ids[index]
+            assert np.array_equal(sequence.token_ids[: len(turn.prompt_ids)], turn.prompt_ids)
+            seen.append((int(sequence.versions[position]), index))
+    assert sorted(seen) == [(i, j) for i, turn in enumerate(sampled) for j in range(len(turn.response_ids))]

