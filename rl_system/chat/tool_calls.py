@@ -7,6 +7,9 @@ Formats, by `model.tool_format`:
                     `<|python_tag|>` may stand before them
     json            the whole message (or a ```json block) is one object with name and arguments, or a list of them
 
+What vLLM's parsers of these formats read is read alike; but those need vLLM in every process, and take a response with one
+broken call for mere words.
+
 Reading never raises and works on a response that was cut anywhere: what is not a well-formed call becomes a
 `MalformedCall` whose reason the agent is shown. Thinking (up to the last `</think>`, or from a `<think>` that never
 closes) is neither said nor searched for calls.
@@ -83,27 +86,40 @@ def _read_tagged(text: str) -> tuple[str, list[ToolCall | MalformedCall]]:
     while OPEN in text:
         before, _, rest = text.partition(OPEN)
         said.append(before)
-        # A call ends at its tag; where the tag is missing, at the next call.
-        body, closed, after = rest.partition(CLOSE)
-        inner, reopened, _ = body.partition(OPEN)
-        if reopened:
-            body, closed, after = inner, "", rest[len(inner) :]
-        call = _call(body, ("arguments",))
-        if not closed and isinstance(call, MalformedCall):
-            call = MalformedCall(f"the call is not closed by {CLOSE}")
-        calls.append(call)
-        text = after if closed or reopened else ""
+        # JSON says by itself where it ends, so that tags inside an argument are part of the argument.
+        value, after = _leading_json(rest.lstrip())
+        after = after.lstrip()
+        if not isinstance(value, MalformedCall) and (not after or after.startswith((OPEN, CLOSE))):
+            calls.append(_checked(value, ("arguments",)))
+            text = after.removeprefix(CLOSE)
+            continue
+        # Otherwise a call ends at its tag; where the tag is missing, at the next call.
+        body, closed, text = _cut_at_tag(rest)
+        calls.append(_why_malformed(body) if closed else MalformedCall(f"the call is not closed by {CLOSE}"))
     if CLOSE in text:
         calls.append(MalformedCall(f"{CLOSE} without {OPEN} before the call"))
         text = ""
     return "".join([*said, text]), calls
 
 
+def _cut_at_tag(text: str) -> tuple[str, bool, str]:
+    """What stands before the first tag, whether that is the closing one, and what follows it."""
+    tag = re.search(f"{re.escape(CLOSE)}|(?={re.escape(OPEN)})", text)
+    return (text[: tag.start()], tag[0] == CLOSE, text[tag.end() :]) if tag else (text, False, "")
+
+
+def _why_malformed(body: str) -> MalformedCall:
+    value, _ = _leading_json(body.strip())
+    if isinstance(value, MalformedCall):
+        return value
+    return MalformedCall("there is text after the JSON object of the call")
+
+
 def _read_llama3(text: str) -> tuple[str, list[ToolCall | MalformedCall]]:
-    said, tag, body = text.partition(PYTHON_TAG)
-    if not tag:
-        said, body = "", text
-        if not text.lstrip().startswith("{"):
+    said, body = "", text
+    if not text.lstrip().startswith("{"):
+        said, tag, body = text.partition(PYTHON_TAG)
+        if not tag:
             return text, []
     calls: list[ToolCall | MalformedCall] = []
     body = body.strip()
@@ -132,15 +148,6 @@ def _read_json(text: str) -> tuple[str, list[ToolCall | MalformedCall]]:
 
 
 _READERS = {"hermes": _read_tagged, "qwen3": _read_tagged, "llama3": _read_llama3, "json": _read_json}
-
-
-def _call(body: str, argument_names: tuple[str, ...]) -> ToolCall | MalformedCall:
-    value, rest = _leading_json(body.strip())
-    if isinstance(value, MalformedCall):
-        return value
-    if rest.strip():
-        return MalformedCall("there is text after the JSON object of the call")
-    return _checked(value, argument_names)
 
 
 def _leading_json(body: str) -> tuple[Any, str]:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envs.protocol import ToolCall
-from rl_system.chat.tool_calls import MalformedCall, parse_response, split_thinking, write_calls
+from rl_system.chat.tool_calls import MalformedCall, Response, parse_response, split_thinking, write_calls
 
 FORMATS = ["hermes", "qwen3", "llama3", "json"]
 
@@ -19,14 +19,19 @@ values = st.recursive(
     max_leaves=6,
 )
 plain = st.text(st.characters(codec="utf-8", exclude_characters="<>"), max_size=8)
-arguments = st.dictionaries(
-    plain, st.one_of(plain, st.integers(), st.booleans(), st.lists(plain, max_size=3)), max_size=4
+tagged = plain | st.sampled_from(
+    ["<tool_call>", "</tool_call>", '</tool_call>\n<tool_call>{"name": "f"}', "<|python_tag|>", "; {}", "```"]
 )
-calls = st.lists(st.builds(ToolCall, st.text("abcdef_", min_size=1, max_size=12), arguments), min_size=1, max_size=3)
+
+
+def calls_with(text: st.SearchStrategy[str]) -> st.SearchStrategy[list[ToolCall]]:
+    values = st.one_of(text, st.integers(), st.booleans(), st.lists(text, max_size=3))
+    name = st.text("abcdef_", min_size=1, max_size=12)
+    return st.lists(st.builds(ToolCall, name, st.dictionaries(text, values, max_size=4)), min_size=1, max_size=3)
 
 
 @pytest.mark.parametrize("tool_format", FORMATS)
-@given(written=calls)
+@given(written=calls_with(tagged))
 def test_what_is_written_is_read_back(tool_format: str, written: list[ToolCall]) -> None:
     response = parse_response(write_calls(written, tool_format), tool_format)
     assert (list(response.calls), response.text) == (written, "")
@@ -39,7 +44,7 @@ def test_no_text_makes_the_reader_raise(tool_format: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("tool_format", FORMATS)
-@given(written=calls, data=st.data())
+@given(written=calls_with(plain), data=st.data())
 def test_a_response_cut_anywhere_yields_whole_calls_or_malformed_ones(
     tool_format: str, written: list[ToolCall], data: st.DataObject
 ) -> None:
@@ -77,6 +82,26 @@ def test_a_call_that_is_not_closed_is_malformed_only_if_it_is_not_whole() -> Non
     assert parse_response(whole, "hermes").calls == (ToolCall("f", {}),)
     (call,) = parse_response(whole[:-3], "hermes").calls
     assert isinstance(call, MalformedCall) and "closed" in call.reason
+
+
+def test_tags_inside_an_argument_are_part_of_it() -> None:
+    call = ToolCall("f", {"a": "</tool_call>", "b": "<tool_call>{}"})
+    assert parse_response(f"Now: {write_calls([call, call], 'hermes')} Done.", "hermes") == Response(
+        "", "Now: \n Done.", (call, call)
+    )
+
+
+def test_after_a_broken_call_reading_goes_on_at_the_next_tag() -> None:
+    text = (
+        '<tool_call>{"name": <tool_call>{"name": "f", "arguments": {}} and more</tool_call> so <tool_call>{"name": "g"}'
+    )
+    response = parse_response(text, "hermes")
+    assert [getattr(call, "reason", call) for call in response.calls] == [
+        "the call is not closed by </tool_call>",
+        "there is text after the JSON object of the call",
+        ToolCall("g", {}),
+    ]
+    assert response.text == "so"
 
 
 def test_a_closing_tag_alone_is_malformed() -> None:
