@@ -15,6 +15,8 @@ from rl_system.allocation.decision import Decision, Move
 from rl_system.allocation.ledger import StalenessLedger, StartedGroup
 from rl_system.allocation.observation import Observation, Split, SwitchCost
 from rl_system.allocation.policy import SplitPolicy
+from rl_system.allocation.resumed import split_state, start_split
+from rl_system.allocation.switch import Side
 from rl_system.allocation.window import ObservationWindow
 from rl_system.config.run import RunConfig
 from rl_system.errors import UserError
@@ -31,7 +33,7 @@ class Controller:
         self.ledger = StalenessLedger(
             rollout.groups_per_batch, rollout.max_staleness, total_groups=config.steps * rollout.groups_per_batch
         )
-        self.split = config.allocation.start
+        self.split, _ = start_split(config.allocation, state)
         self.policy = SplitPolicy(config.allocation)
         if state is not None:
             self.ledger.restore(state["ledger"])
@@ -142,10 +144,19 @@ class Controller:
         """From now on until `switch_finished`, rates say nothing about a split."""
         self.window.disturb()
 
-    def switch_finished(self, move: Move, split: Split, cost_s: float) -> None:
-        """A move is over, whatever became of it: `split` works from now on, and it cost so much production time."""
+    def place(self) -> Side:
+        """The side that a new accelerator serves best."""
+        return self.policy.place(self.split)
+
+    def switch_finished(self, move: Move | None, split: Split, cost_s: float) -> None:
+        """A switch is over, whatever became of it: `split` works from now on, and it cost so much production time.
+
+        move: None where a device came from outside or left for good, which teaches nothing about moves.
+        """
         self.split = split
-        self.window.switch_finished(SwitchCost(move is Move.TO_ROLLOUT, cost_s))
+        self.window.disturb()
+        if move is not None:
+            self.window.switch_finished(SwitchCost(move is Move.TO_ROLLOUT, cost_s))
 
     def close_window(self, sampled_tokens: float, method: str) -> tuple[Observation, Decision, int]:
         """End the window at a step boundary: what was measured, what the policy makes of it, and how many accelerators
@@ -172,7 +183,8 @@ class Controller:
         }
 
     def state(self) -> dict[str, Any]:
-        return {"ledger": self.ledger.state(), "policy": self.policy.state()}
+        split = split_state(self.split, self.config.allocation)
+        return {"ledger": self.ledger.state(), "policy": self.policy.state(), "split": split}
 
     async def _wait_for_event(self, timeout_s: float) -> bool:
         """Whether any group was started, finished or dropped in time."""

@@ -75,6 +75,10 @@ class EnvironmentPool:
         """The healthy rollout workers from now on, by device."""
         await self.turns.set_workers(workers)
 
+    def set_pace(self, sampled_tokens_per_s: float) -> None:
+        """How fast each rollout worker may be from now on, see `allocation.pace`."""
+        self.turns.paced.tokens_per_s = sampled_tokens_per_s
+
     async def vacate(self, device: int) -> None:
         """See `TurnRouting.vacate`."""
         await self.turns.vacate(device)

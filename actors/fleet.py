@@ -31,6 +31,8 @@ HEARTBEAT_S = 10.0
 HEARTBEAT_TIMEOUT_S = 120.0
 """A worker whose event loop does not answer for this long counts as broken. Longer than any pause of a weight update."""
 CLOSE_TIMEOUT_S = 30.0
+NODE_DEATH_LOOKS, NODE_DEATH_INTERVAL_S = 10, 1.0
+"""How often to look whether a worker that broke did so with its node, with `allocation.elastic`."""
 NO_UPDATE = {"seconds": 0.0, "paused_s": 0.0, "bytes": 0.0}
 """Report of an update that did not take place."""
 
@@ -108,7 +110,9 @@ class RolloutFleet:
         limit = self.config.allocation.handover_timeout_s
         # No weights travel before it is empty: a version counts as served once every worker that samples has it.
         async with self._pushing, self._replacing:
-            worker = self.workers.pop(device)
+            worker = self.workers.pop(device, None)
+            if worker is None:
+                return  # it was given up with its node
             self._leaving.add(worker)
             try:
                 await asyncio.wait_for(self.pool.vacate.remote(device), limit)
@@ -234,6 +238,11 @@ class RolloutFleet:
                 return NO_UPDATE  # replaced by somebody else, with the newest weights, or gone for good
             if self._closing:
                 raise error
+            if self.config.allocation.elastic and await self._is_gone(device):
+                logger.warning("rollout worker %d is given up, its node is gone: %s", device, last_line(error))
+                del self.workers[device]
+                await self._announce()
+                return NO_UPDATE
             logger.warning("rollout worker %d is replaced: %s", device, last_line(error))
             ray.kill(worker)
             fresh = self._create(device)
@@ -243,6 +252,15 @@ class RolloutFleet:
             await self._announce()
             await self.on_replaced()
             return report
+
+    async def _is_gone(self, device: int) -> bool:
+        """Whether the device went with its node. Ray hears of a node's death after it has lost the worker."""
+        for _ in range(NODE_DEATH_LOOKS):
+            await self.accelerators.look()
+            if self.accelerators.is_leaving(device):
+                return True
+            await asyncio.sleep(NODE_DEATH_INTERVAL_S)
+        return False
 
     async def _bring_up_to_date(self, device: int, worker: ActorHandle) -> dict[str, float]:
         """Give a new worker the newest weights, also those that are published meanwhile, and a place in the fleet."""

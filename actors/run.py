@@ -25,9 +25,12 @@ from actors.rebalancer import Rebalancer
 from actors.reward import Reward
 from actors.trainers import TrainerGroup
 from rl_system.algorithms.batching import probe_of
+from rl_system.allocation.pacing import pace_at
+from rl_system.allocation.resumed import start_split
 from rl_system.allocation.switch import Side
 from rl_system.config.run import RunConfig
 from rl_system.records import TrainBatch, Weights
+from rl_system.tracking.batches import write_batch
 from rl_system.tracking.episodes import write_episodes
 from rl_system.tracking.evaluation import evaluation_metrics
 from rl_system.tracking.tracker import Tracker
@@ -104,9 +107,13 @@ class Run:
     async def start(self) -> None:
         """Start trainers, rollout workers and environments side by side."""
         await self.rebalancer.discard_requests()
-        self.tracker.progress.note(f"starting {self.config.allocation.rollout} rollout worker(s) and "
-                                   f"{self.config.allocation.trainer} trainer(s)")  # fmt: skip
         devices = self.accelerators.devices
+        self.tracker.progress.note(f"starting {devices.split.rollout} rollout worker(s) and "
+                                   f"{devices.split.trainer} trainer(s)")  # fmt: skip
+        if self.resumed is not None:
+            split, reason = start_split(self.config.allocation, self.resumed.controller)
+            self.tracker.event("start_split", split=list(split), reason=reason)
+            self.tracker.progress.note(f"the split is {split}, {reason}")
         await asyncio.gather(
             self._start_trainers(devices.of(Side.TRAINER)),
             self.fleet.start(devices.of(Side.ROLLOUT), self.step),
@@ -118,6 +125,7 @@ class Run:
     async def start_rollouts(self) -> None:
         self._step_began = time.monotonic()
         await self.controller.open_window.remote()
+        await self._set_pace()
         self.background.add(asyncio.ensure_future(_result_of(self.pool.run.remote())))
 
     async def stop_rollouts(self) -> None:
@@ -127,6 +135,8 @@ class Run:
 
     async def rebalance(self) -> None:
         """Move an accelerator where that was decided: what stops the trainers here, the rest beside the next steps."""
+        if self.config.allocation.elastic:
+            await self._pushed()  # the rank that holds the newest weights may be the one that leaves
         beside = await self.rebalancer.at_boundary()
         if beside is not None:
             self.background.add(beside)
@@ -139,11 +149,13 @@ class Run:
         group_ids = await self.controller.next_batch.remote()
         built = time.monotonic()
         batch = await self.dispatcher.build.remote(
-            group_ids, self.trainers.size, self.step, await self.trainers.cost_model()
+            group_ids, self.trainers.copies, self.step, await self.trainers.cost_model()
         )
         await self.controller.trainer_state.remote("updating")
         self._metrics = dict(batch.metrics)
         self._metrics |= {"time/wait_s": built - began, "time/build_s": time.monotonic() - built}
+        if self.config.tracking.dump_batches:
+            write_batch(await batch.whole, self.config.directory / "batches" / f"step_{self.step + 1:06}.npz")
         if self.config.tracking.dump_trees:
             name = f"{self.config.name}_step_{self.step + 1}"
             whole = await batch.whole
@@ -155,7 +167,11 @@ class Run:
         began = time.monotonic()
         self.tracker.progress.status(trainer=f"updates on {len(batch.group_ids)} groups")
         self._metrics |= await self.trainers.update(batch.parts)
+        if (pace := pace_at(self.config.allocation.pace, self.step)) is not None:
+            seconds = self._metrics["tree/unique_tokens"] / (pace.trained_tokens_per_s * self.trainers.size)
+            await asyncio.sleep(max(began + seconds - time.monotonic(), 0.0))
         self.step += 1
+        await self._set_pace()
         self._metrics["time/update_s"] = time.monotonic() - began
         self._updated_on = batch
         await self.controller.update_finished.remote(
@@ -197,7 +213,7 @@ class Run:
             "queue/permits": float(status["permits"]),
         }
         method = "dense" if self._metrics["tree/compression"] <= 1.0 else "tree"
-        self._metrics |= await self.rebalancer.consult(self.step, spent["generated_tokens"], method)
+        self._metrics |= await self.rebalancer.consult(spent["generated_tokens"], method)
         self.tracker.step(self.step, self._metrics)
 
     async def evaluate(self) -> None:
@@ -263,6 +279,10 @@ class Run:
             logger.warning("the environment pool did not close: %s", error)
 
     # -- pieces ----------------------------------------------------------------------------------------------------
+
+    async def _set_pace(self) -> None:
+        if (pace := pace_at(self.config.allocation.pace, self.step)) is not None:
+            await self.pool.set_pace.remote(pace.sampled_tokens_per_s)
 
     async def _start_trainers(self, devices: list[int]) -> None:
         await self.trainers.start(devices)

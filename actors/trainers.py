@@ -50,6 +50,15 @@ class TrainerGroup:
     def size(self) -> int:
         return len(self.ranks)
 
+    @property
+    def copies(self) -> int:
+        """Copies of the model, each trained on another part of a batch by `allocation.tensor_parallel` neighbours."""
+        return self.size // self._sharing
+
+    @property
+    def _sharing(self) -> int:
+        return self.config.allocation.tensor_parallel
+
     async def start(self, devices: list[int]) -> None:
         """Start a rank on each device and form their group."""
         self.devices, size = list(devices), len(devices)
@@ -85,14 +94,13 @@ class TrainerGroup:
         self.devices.append(device)
 
     async def release(self, device: int) -> None:
-        """Form the group anew without its last rank, which is the one on `device`, and end that. The group must be at
-        rest. Raises SideFailed where the others could not form one: the group is as before then.
+        """Form the group anew without the rank on `device`, and end that. The group must be at rest. Raises SideFailed
+        where the others could not form one: the group is as before then.
         """
-        if self.devices[-1] != device:
-            raise ValueError(f"the last trainer is on device {self.devices[-1]}, and it leaves before the one on {device}")
-        leaver = self.ranks[-1]
-        await self._regroup(self.ranks[:-1])
-        self.devices.pop()
+        rank = self.devices.index(device)
+        leaver = self.ranks[rank]
+        await self._regroup(self.ranks[:rank] + self.ranks[rank + 1 :])
+        self.devices.pop(rank)
         await self._end(leaver)
 
     async def _regroup(self, ranks: list[ActorHandle]) -> None:
@@ -129,17 +137,18 @@ class TrainerGroup:
     # -- what they do ------------------------------------------------------------------------------------------------
 
     async def update(self, parts: list[list[ray.ObjectRef]]) -> dict[str, float]:
-        """One policy update; parts[rank] holds that rank's minibatches. Metrics of the whole batch."""
+        """One policy update; parts[copy] holds the minibatches of that copy of the model. Metrics of the whole batch."""
+        each = [part for part in parts for _ in range(self._sharing)]
         answers = await asyncio.gather(
-            *(rank.update.remote(part) for rank, part in zip(self.ranks, parts, strict=True))
+            *(rank.update.remote(part) for rank, part in zip(self.ranks, each, strict=True))
         )
         return answers[0]
 
     async def publish(self) -> Weights:
-        return await self.ranks[0].publish.remote()
+        return await self._first_copy("publish")
 
     async def logprobs(self, batch: TrainBatch) -> np.ndarray:
-        return await self.ranks[0].logprobs.remote(batch)
+        return await self._first_copy("logprobs", batch)
 
     async def cost_model(self) -> CostModel:
         return await self.ranks[0].cost_model.remote()
@@ -174,6 +183,11 @@ class TrainerGroup:
         except RayError as error:
             logger.warning("a trainer did not close: %s", last_line(error))
         ray.kill(rank)
+
+    async def _first_copy(self, method: str, *arguments: Any) -> Any:
+        """What the first of the ranks that share the first copy of the model answers."""
+        sharing = self.ranks[: self._sharing]
+        return (await asyncio.gather(*(getattr(rank, method).remote(*arguments) for rank in sharing)))[0]
 
     async def _all(self, method: str, *arguments: Any) -> list[Any]:
         return list(await asyncio.gather(*(getattr(rank, method).remote(*arguments) for rank in self.ranks)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
 
@@ -19,6 +20,7 @@ from ray.exceptions import RayActorError
 
 from actors.engine.errors import EngineBroken
 from rl_system.allocation.handover import ABORTED
+from rl_system.allocation.pacing import PacedDevices
 from rl_system.allocation.router import Router
 from rl_system.chat.agent import GenerationFailed
 from rl_system.records import Turn
@@ -41,6 +43,8 @@ class TurnRouting:
         self._router = Router()
         self._arrived = asyncio.Condition()
         self._in_engine: Counter[int] = Counter()
+        self.paced = PacedDevices()
+        """How fast workers may be, see `allocation.pace`."""
 
     @property
     def engines(self) -> int:
@@ -87,8 +91,8 @@ class TurnRouting:
         temperature: float | None,
         seed: int | None = None,
     ) -> Turn:
-        """One turn of `episode`; seed: of its random numbers. What a worker handed over is ended by the next; what a broken one had begun starts
-        again from there. Raises GenerationFailed.
+        """One turn of `episode`; seed: of its random numbers. What a worker handed over is ended by the next; what a broken
+        one had begun starts again from there. Raises GenerationFailed.
         """
         prefix: Turn | None = None
         broken = 0
@@ -96,6 +100,7 @@ class TurnRouting:
             device = await self._worker_of(episode)
             self._in_engine[device] += 1
             self._on_change()
+            began, before = time.monotonic(), len(prefix.response_ids) if prefix else 0
             request = self._workers[device].generate.remote(prompt_ids, max_new_tokens, temperature, prefix, seed)
             try:
                 turn = await asyncio.wait_for(request, self.timeout_s)
@@ -108,12 +113,16 @@ class TurnRouting:
                 broken += 1
             else:
                 if turn.finish_reason != ABORTED:
+                    await self._hold_back(device, len(turn.response_ids) - before, began)
                     return turn
                 prefix = turn
             finally:
                 self._in_engine[device] -= 1
                 self._on_change()
         raise GenerationFailed(f"{TURN_ATTEMPTS} rollout workers in a row broke on the same turn")
+
+    async def _hold_back(self, device: int, tokens: int, began: float) -> None:
+        await asyncio.sleep(self.paced.wait_s(device, tokens, began, time.monotonic()))
 
     def release(self, episode: Hashable) -> None:
         """`episode` is over."""

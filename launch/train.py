@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import yaml
 
 from launch.command import STOPPED, run_command
+from rl_system.allocation.resumed import start_split
 from rl_system.config.load import load_config
 from rl_system.config.run import RunConfig
 from rl_system.preflight import Preflight, preflight
@@ -89,7 +90,8 @@ async def run(config: RunConfig, checked: Preflight) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):  # after Ray, which installs handlers of its own
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     try:
-        accelerators = await Accelerators.reserve(config)
+        start, _ = start_split(config.allocation, checked.resumed.controller if checked.resumed else None)
+        accelerators = await Accelerators.reserve(config, start)
         directory = config.directory
         directory.mkdir(parents=True, exist_ok=True)
         (directory / "config.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))

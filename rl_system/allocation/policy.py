@@ -25,7 +25,8 @@ from rl_system.allocation.decision import Decision, Move
 from rl_system.allocation.observation import Observation, Split, SwitchCost
 from rl_system.allocation.pipeline import Limit, end_to_end, friction_of, prior_friction
 from rl_system.allocation.rates import RateFit
-from rl_system.allocation.symptoms import describe, limiting_factor
+from rl_system.allocation.switch import Side
+from rl_system.allocation.symptoms import describe, limiting_factor, other_lever
 from rl_system.allocation.tally import Tally
 from rl_system.config.allocation import AllocationConfig
 from rl_system.errors import UserError
@@ -105,6 +106,14 @@ class SplitPolicy:
             self._set_course(move, math.ceil(abs(best.rollout - current.rollout) / 2) - 1, current)
         return Decision(move, reason, current, best, limit, advice, predicted)
 
+    def place(self, current: Split) -> Side:
+        """The side on which one more accelerator is predicted to help most; generation while nothing is known."""
+        if not self._ready:
+            return Side.ROLLOUT
+        more = {Side.ROLLOUT: Split(current.rollout + 1, current.trainer),
+                Side.TRAINER: Split(current.rollout, current.trainer + 1)}  # fmt: skip
+        return max(more, key=lambda side: end_to_end(*self._capacities(more[side], current), self._friction))
+
     # -- learning ------------------------------------------------------------------------------------------------
 
     def _learn(self, observation: Observation) -> None:
@@ -178,6 +187,8 @@ class SplitPolicy:
             return None, f"{symptoms}; no other split is predicted faster than {now:.3g} groups/s"
         move = Move.TO_ROLLOUT if best.rollout > current.rollout else Move.TO_TRAINER
         moves, gain = abs(best.rollout - current.rollout), then / now - 1
+        if other_lever(limit, move):
+            return None, f"{symptoms}; no accelerator moves for that"
         margin = self.margin(move, observation.step)
         cost_s = moves * self.switch_cost_s(move)
         horizon_s = config.horizon_steps * observation.groups_per_batch / now

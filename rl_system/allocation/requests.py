@@ -9,11 +9,10 @@ from __future__ import annotations
 import json
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rl_system.allocation.decision import Move
-from rl_system.errors import UserError
 
 FOLDER = "requests"
 
@@ -27,6 +26,14 @@ class Request:
     count: int
 
 
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What was in the folder: requests, oldest first, and of each file that is none its name and what is wrong with it."""
+
+    requests: list[Request] = field(default_factory=list)
+    faults: dict[str, str] = field(default_factory=dict)
+
+
 def make_request(run: Path, move: Move, count: int) -> Request:
     """Leave a request for the run in directory `run`."""
     folder = run / FOLDER
@@ -38,23 +45,20 @@ def make_request(run: Path, move: Move, count: int) -> Request:
     return request
 
 
-def take_requests(run: Path) -> list[Request]:
-    """The requests made since the last call, oldest first; they are gone from the folder then.
-
-    Raises UserError for a file that is none, which is gone as well.
-    """
-    requests = []
+def take_requests(run: Path) -> Taken:
+    """The requests made since the last call, and the files that are none; all are gone from the folder then."""
+    taken = Taken()
     for path in sorted((run / FOLDER).glob("*.json")):
-        content = path.read_text()
+        content = path.read_text(errors="replace")
         path.unlink()
         try:
             values = json.loads(content)
-            requests.append(Request(path.stem, Move(values["move"]), int(values["count"])))
+            taken.requests.append(Request(path.stem, Move(values["move"]), int(values["count"])))
         except (ValueError, KeyError, TypeError):
-            raise UserError(
+            taken.faults[path.stem] = (
                 f"{path} is no request to a run; make them with python -m launch.rebalance --run {run} --to-rollout 1"
-            ) from None
-    return requests
+            )
+    return taken
 
 
 def withdraw(run: Path, request: Request) -> bool:

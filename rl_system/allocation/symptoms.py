@@ -8,6 +8,7 @@ would help.
 
 from __future__ import annotations
 
+from rl_system.allocation.decision import Move
 from rl_system.allocation.observation import Observation
 from rl_system.allocation.pipeline import Limit
 
@@ -30,6 +31,15 @@ def limiting_factor(observation: Observation) -> Limit:
     if rollout.idle >= UNDERUSED or rollout.tool_share >= UNDERUSED:
         return Limit.CONCURRENCY
     return Limit.GENERATION
+
+
+def other_lever(limit: Limit, move: Move) -> bool:
+    """Whether `move` would only treat a symptom: more engines for a pool that cannot fill those it has.
+
+    The staleness bound and dense training of what a tree would share are named in the reason, but no such case: they are chosen,
+    and under any bound and either way to train some split is the best. What they cost is in the predicted rates.
+    """
+    return limit is Limit.CONCURRENCY and move is Move.TO_ROLLOUT
 
 
 def describe(observation: Observation, limit: Limit) -> str:

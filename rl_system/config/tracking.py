@@ -9,6 +9,8 @@ class TrackingConfig(Section):
     project: str = "rl-system"
     dump_trees: bool = False
     """Write each step's sequences as a tree file that `launch.bench` reads."""
+    dump_batches: bool = False
+    """Write each step's batch, advantages and loss weights included, so that the update can be done again elsewhere."""
     save_episodes: bool = True
     progress: bool = True
     worker_logs: bool = False

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import ray
@@ -15,7 +14,7 @@ from actors.side import SideFailed
 from rl_system.allocation.decision import Move
 from rl_system.allocation.devices import Devices
 from rl_system.allocation.observation import Split
-from rl_system.allocation.requests import make_request
+from rl_system.allocation.requests import FOLDER, make_request
 from rl_system.allocation.switch import Side
 from rl_system.config.run import RunConfig
 from rl_system.tracking.json_lines import read_lines
@@ -55,11 +54,23 @@ class Members:
             raise SideFailed(f"{name} was told to fail")
 
 
+class Cluster:
+    """The accelerators of a run on nodes that a test adds and drains."""
+
+    def __init__(self, devices: Devices) -> None:
+        self.devices = devices
+        self.placed = {device: "node" for side in Side for device in devices.of(side)}
+        self.usable = {"node"}
+
+    async def look(self) -> None:
+        """Nothing changes but by the test's hand."""
+
+
 class World:
     """A run of four accelerators without its workers and trainers."""
 
-    def __init__(self, directory: Path, split: Split) -> None:
-        values = {"rollout": split.rollout, "trainer": split.trainer, "mode": "advise"}
+    def __init__(self, directory: Path, split: Split, elastic: bool = False) -> None:
+        values = {"rollout": split.rollout, "trainer": split.trainer, "mode": "advise", "elastic": elastic}
         self.config = RunConfig.model_validate(
             {
                 "name": "run",
@@ -74,8 +85,8 @@ class World:
         self.occupied = self.owned()
         self.sides = {side: Members(side, self.occupied, set()) for side in Side}
         self.controller = Controller.remote(self.config, None)
-        accelerators = SimpleNamespace(devices=self.devices)
-        self.rebalancer = Rebalancer(self.config, self.controller, accelerators, self.sides, self.tracker)
+        self.cluster = Cluster(self.devices)
+        self.rebalancer = Rebalancer(self.config, self.controller, self.cluster, self.sides, self.tracker)
         self.step = 0
 
     async def steps(self, count: int) -> dict[str, float]:
@@ -85,7 +96,7 @@ class World:
             if beside is not None:
                 await beside
             self.step += 1
-            metrics = await self.rebalancer.consult(self.step, 100.0, "tree")
+            metrics = await self.rebalancer.consult(100.0, "tree")
             assert unlisted(metrics) == []
         return metrics
 
@@ -103,6 +114,13 @@ class World:
 @pytest.fixture
 def world(local_ray, tmp_path):
     world = World(tmp_path, Split(2, 2))
+    yield world
+    world.close()
+
+
+@pytest.fixture
+def elastic_world(local_ray, tmp_path):
+    world = World(tmp_path, Split(2, 1), elastic=True)
     yield world
     world.close()
 
@@ -206,3 +224,57 @@ def test_a_run_that_ends_carries_its_switch_to_the_end(world):
 
     asyncio.run(scenario())
     assert world.devices.split == Split(1, 3) and len(world.events("switch_finished")) == 1
+
+
+def test_a_malformed_file_is_refused_and_the_request_beside_it_is_served(world):
+    make_request(world.config.directory, Move.TO_TRAINER, 1)
+    (world.config.directory / FOLDER / "9.json").write_text("{")
+    asyncio.run(world.steps(3))
+    answers = {event["request"]: event["accepted"] for event in world.events("rebalance_request")}
+    assert answers.pop("9") is False and list(answers.values()) == [True]
+    assert world.devices.split == Split(1, 3)
+
+
+def test_a_device_that_joins_the_cluster_is_taken_in_and_one_whose_node_drains_is_given_up(elastic_world):
+    world = elastic_world
+
+    async def scenario() -> None:
+        await world.steps(2)
+        assert world.devices.split == Split(2, 1)
+        world.cluster.placed[3] = "new"
+        world.cluster.usable.add("new")
+        metrics = await world.steps(2)
+        assert world.devices.split == Split(3, 1) and metrics["controller/rollout"] == 3
+        world.cluster.usable.remove("new")
+        metrics = await world.steps(2)
+        assert world.devices.split == Split(2, 1) and metrics["controller/switches"] == 2
+
+    asyncio.run(scenario())
+    began, finished = world.events("switch_began"), world.events("switch_finished")
+    assert [event["change"] for event in began] == ["new to rollout", "away from rollout"]
+    assert [event["outcome"] for event in finished] == ["moved", "left"]
+    assert world.occupied == world.owned()
+
+
+def test_the_last_trainers_node_drains_and_a_rollout_worker_stands_in_for_it(elastic_world):
+    world = elastic_world
+    world.cluster.placed[2] = "old"
+
+    async def scenario() -> None:
+        await world.steps(6)
+
+    asyncio.run(scenario())
+    assert world.devices.split == Split(1, 1) and world.devices.of(Side.TRAINER) == [1]
+    assert [event["change"] for event in world.events("switch_finished")] == ["to trainer", "away from trainer"]
+    assert world.occupied == world.owned()
+
+
+def test_a_new_device_that_does_not_come_up_is_tried_once(elastic_world):
+    world = elastic_world
+    world.cluster.placed[3] = "new"
+    world.cluster.usable.add("new")
+    world.sides[Side.ROLLOUT].fails.add("start_member")
+    metrics = asyncio.run(world.steps(5))
+    [finished] = world.events("switch_finished")
+    assert finished["outcome"] == "lost" and metrics["controller/failed_switches"] == 1
+    assert world.devices.split == Split(2, 1) and world.occupied == world.owned()

@@ -55,14 +55,14 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[LocalRay]:
 
 @pytest.fixture
 def command(chat_model: Path, tmp_path: Path) -> Callable[..., list[str]]:
-    """`launch.train` of a tiny run into `tmp_path`, with overrides."""
+    """`launch.train` of a tiny run into `tmp_path`, with overrides; config: a file of configs/."""
 
-    def build(*flags: str, **overrides) -> list[str]:
+    def build(*flags: str, config: str = "tau2_mock_cpu", **overrides) -> list[str]:
         settings = TINY_RUN | {"model.path": chat_model, "output": tmp_path}
         settings |= {key.replace("__", "."): value for key, value in overrides.items()}
         words = [word for key, value in settings.items() for word in (f"--{key}", str(value))]
         return [
-            sys.executable, "-m", "launch.train", "--config", str(ROOT / "configs" / "tau2_mock_cpu.yaml"), *flags, *words
+            sys.executable, "-m", "launch.train", "--config", str(ROOT / "configs" / f"{config}.yaml"), *flags, *words
         ]  # fmt: skip
 
     return build

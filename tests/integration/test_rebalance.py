@@ -1,5 +1,6 @@
 """Accelerators that change sides in a real run: four slots, vLLM engines and trainers of a tiny random model."""
 
+import json
 import subprocess
 import sys
 import time
@@ -9,9 +10,13 @@ import numpy as np
 import pytest
 
 from rl_system.allocation.observation import Split
+from rl_system.config.load import load_config
+from rl_system.tracking.batches import read_batch
 from rl_system.tracking.json_lines import read_lines
 from rl_system.tracking.names import unlisted
-from rl_system.training.checkpoint_directory import latest_checkpoint, open_checkpoint
+from rl_system.training.checkpoint_directory import MODEL, latest_checkpoint, open_checkpoint
+from rl_system.training.learner import Learner
+from rl_system.training.loading import load_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 SLOTS = 4
@@ -78,20 +83,70 @@ def test_a_run_that_starts_at_a_bad_split_is_moved_each_way_by_request_and_loses
     assert_nothing_was_lost(run, steps)
 
 
-def test_a_controller_that_may_move_accelerators_gives_one_to_the_side_that_limits(submit, command, tmp_path):
-    steps, run = 25, tmp_path / "tau2_mock_cpu"
-    costly_training = {
-        "executor__method": "dense", "rollout__group_size": 8, "rollout__sampling__max_new_tokens": 8,
-        "environment__concurrency": 32, "allocation__mode": "auto", "allocation__window_steps": 1,
-        "allocation__switch_cost_s": 1, "allocation__horizon_steps": 1000,
+CHANGE = 45
+"""Policy update at which the load changes."""
+SHIFTING = [
+    {"step": 0, "sampled_tokens_per_s": 20, "trained_tokens_per_s": 2000},
+    {"step": CHANGE, "sampled_tokens_per_s": 120, "trained_tokens_per_s": 200},
+]
+"""Of one accelerator: generation costs much at first, training afterwards. Far below what two cores do with so small a model,
+so that it is the load that is measured and not the machine."""
+
+
+def test_a_run_from_a_bad_split_follows_its_load_each_way_and_trains_as_a_run_that_stays(submit, command, tmp_path):
+    steps, run = 90, tmp_path / "rebalance_mock_cpu"
+    settings = {
+        "allocation__rollout": 1, "allocation__trainer": 3, "allocation__pace": json.dumps(SHIFTING),
+        "allocation__switch_cost_s": 1, "allocation__horizon_steps": 1000, "executor__method": "tree",
+        "optimizer__learning_rate": "1e-4", "tracking__dump_batches": "true", "checkpoint__every": 0,
     }  # fmt: skip
-    following = submit("auto", command(steps=steps, **(BAD | costly_training)))
+    following = submit("auto", command(config="rebalance_mock_cpu", steps=steps, **settings))
     output, _ = following.communicate(timeout=FINISH_S)
     assert f"done: {run}" in output, output
-    events = read_lines(run / "events.jsonl")
-    began = [event for event in events if event["event"] == "switch_began"]
-    finished = [event for event in events if event["event"] == "switch_finished"]
-    assert began[0]["move"] == "to_trainer" and "2 rollout + 2 training is predicted" in began[0]["reason"]
-    assert finished[0]["outcome"] == "moved" and finished[0]["split"] == [2, 2]
-    assert len(finished) == len(began)
     assert_nothing_was_lost(run, steps)
+
+    events, lines = read_lines(run / "events.jsonl"), read_lines(run / "metrics.jsonl")
+    began, finished = ([e for e in events if e["event"] == f"switch_{kind}"] for kind in ("began", "finished"))
+    assert len(began) == len(finished) and all(event["outcome"] == "moved" for event in finished)
+    early = [event for event in finished if event["step"] <= CHANGE]
+    late = [event for event in finished if event["step"] > CHANGE]
+    assert early[0]["move"] == "to_rollout" and late[-1]["move"] == "to_trainer"
+    assert "is predicted at" in began[0]["reason"] and "to trainer" in output  # and the display says so
+    assert groups_per_s(lines, early[-1]["step"], CHANGE) > 1.3 * groups_per_s(lines, 1, began[0]["step"])
+    bad_again = next(event["step"] for event in began if event["step"] > CHANGE)
+    assert groups_per_s(lines, late[-1]["step"], steps) > 1.3 * groups_per_s(lines, CHANGE + 1, bad_again + 1)
+    assert "Accelerators over time" in (run / "report.html").read_text()
+    assert_trained_as_a_single_trainer_would(run, lines)
+
+
+def groups_per_s(lines: list[dict], after: int, until: int) -> float:
+    """End to end, of the steps `after` < step <= `until`."""
+    seconds = lines[until - 1]["time/wall_clock_s"] - lines[after - 1]["time/wall_clock_s"]
+    return 2 * (until - after) / seconds
+
+
+def assert_trained_as_a_single_trainer_would(run: Path, lines: list[dict]) -> None:
+    """The recorded batches, trained on by one trainer that nothing is ever moved from: the losses are the same, and so are
+    the parameters in the end.
+    """
+    config = load_config(run / "config.yaml", [])
+    learner = Learner(
+        load_model(config.model),
+        algorithm=config.algorithm,
+        executor=config.executor,
+        optimizer=config.optimizer,
+        updates=config.steps,
+        temperature=config.rollout.sampling.temperature,
+    )
+    for line in lines:
+        alone = learner.update(read_batch(run / "batches" / f"step_{line['step']:06}.npz"))
+        for name in ("train/loss", "train/grad_norm", "train/trained_tokens"):
+            assert alone[name] == pytest.approx(line[name], rel=1e-3, abs=1e-5), (line["step"], name)
+    model = open_checkpoint(latest_checkpoint(run / "checkpoints")).path / MODEL
+    trained = load_model(config.model.model_copy(update={"path": str(model)}))
+    start = load_model(config.model)
+    for (name, mine), theirs, before in zip(
+        learner.model.named_parameters(), trained.parameters(), start.parameters(), strict=True
+    ):
+        moved = (theirs - before).abs().max()
+        assert (mine - theirs).abs().max() <= 0.05 * moved + 1e-6, name

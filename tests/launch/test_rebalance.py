@@ -9,7 +9,7 @@ import yaml
 
 from launch import rebalance
 from rl_system.allocation.decision import Move
-from rl_system.allocation.requests import take_requests
+from rl_system.allocation.requests import Taken, take_requests
 from rl_system.tracking.json_lines import JsonLines
 
 
@@ -24,7 +24,7 @@ def run(tmp_path: Path) -> Path:
 def answer(run: Path, **fields) -> None:
     """What a run does at a step boundary."""
     events = JsonLines(run / "events.jsonl", None)
-    while not (requests := take_requests(run)):
+    while not (requests := take_requests(run).requests):
         time.sleep(0.01)
     for request in requests:
         events.write({"event": "rebalance_request", "request": request.name} | fields)
@@ -33,7 +33,7 @@ def answer(run: Path, **fields) -> None:
 
 def test_the_run_finds_what_was_asked(run):
     assert rebalance.main(["--run", str(run), "--to-trainer", "1"]) == 0
-    [request] = take_requests(run)
+    [request] = take_requests(run).requests
     assert (request.move, request.count) == (Move.TO_TRAINER, 1)
 
 
@@ -51,7 +51,7 @@ def test_with_wait_the_runs_answer_decides_how_the_command_ends(accepted, code, 
 def test_a_request_that_nobody_hears_is_withdrawn(run, capsys):
     assert rebalance.main(["--run", str(run), "--to-rollout", "1", "--wait", "0.1"]) == 2
     assert "withdrawn" in capsys.readouterr().err
-    assert take_requests(run) == []
+    assert take_requests(run) == Taken()
 
 
 @pytest.mark.parametrize("count", ["0", "-1", "3"])

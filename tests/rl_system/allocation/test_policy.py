@@ -6,6 +6,7 @@ from rl_system.allocation.decision import Move
 from rl_system.allocation.observation import Split, SwitchCost
 from rl_system.allocation.pipeline import Limit
 from rl_system.allocation.policy import SplitPolicy, computed_tokens_per_group, generation_capacity
+from rl_system.allocation.switch import Side
 from rl_system.config.allocation import AllocationConfig
 from rl_system.errors import UserError
 from tests.rl_system.allocation.plant import Plant
@@ -236,3 +237,44 @@ def test_short_windows_in_which_few_groups_end_do_not_make_groups_look_long():
         )
     seen = subject.state()["groups"]
     assert seen["sampled"] / seen["finished"] == pytest.approx(1000, rel=0.05)
+
+
+def test_a_pool_too_small_for_its_engines_gets_no_more_of_them_and_the_reason_names_the_lever():
+    """Generation limits at 2 + 6, but the engines wait for episodes that are in their tools."""
+    window = Plant(0.4, 1.0).observe(Split(2, 6), 10)
+    in_tools = replace(window, rollout=replace(window.rollout, idle=0.6, tool_share=0.6))
+    assert policy().observe(window).move is Move.TO_ROLLOUT
+    decision = policy().observe(in_tools)
+    assert decision.move is None and decision.limit is Limit.CONCURRENCY and decision.gain > 0.1
+    assert "environment.concurrency would help" in decision.reason and "no accelerator moves" in decision.reason
+
+
+def test_a_staleness_bound_that_makes_even_sides_take_turns_moves_nothing_and_the_reason_names_the_lever():
+    """Strictly on-policy: both sides can do 4 groups/s and together they do 2."""
+    window = Plant(1.0, 1.0).observe(Split(4, 4), 10)
+    turns = replace(
+        window,
+        max_staleness=0,
+        rollout=replace(window.rollout, groups_per_s=2.0, tokens_per_s=2000.0, waiting=0.5, idle=0.5),
+        trainer=replace(window.trainer, groups_per_s=2.0, tokens_per_s=2000.0, waiting=0.5),
+    )
+    subject = policy()
+    for step in (10, 12, 14):
+        decision = subject.observe(replace(turns, step=step))
+        assert decision.move is None and decision.limit is Limit.STALENESS
+        assert "a larger rollout.max_staleness than 0" in decision.reason
+
+
+def test_dense_training_of_what_a_tree_would_share_is_named_whatever_the_split():
+    window = Plant(1.0, 0.4, compression=6.0, method="dense").observe(Split(4, 4), 10)
+    assert "a tree would compress 6.0 times" in policy().observe(window).reason
+
+
+def test_a_new_accelerator_goes_to_the_side_that_limits_and_to_generation_while_nothing_is_known():
+    subject = policy()
+    assert subject.place(Split(4, 4)) is Side.ROLLOUT
+    subject.observe(TRAINING_STARVED.observe(Split(4, 4), 10))
+    assert subject.place(Split(4, 4)) is Side.TRAINER
+    subject = policy()
+    subject.observe(Plant(0.4, 1.0).observe(Split(4, 4), 10))
+    assert subject.place(Split(4, 4)) is Side.ROLLOUT

@@ -23,7 +23,7 @@ def carried_out(switch: Switch, results: list[bool]) -> Switch:
 
 
 def test_an_accelerator_leaves_starts_and_joins():
-    switch, seen = Switch(Move.TO_TRAINER, 1, Split(2, 2)), []
+    switch, seen = Switch.of(Move.TO_TRAINER, 1, Split(2, 2)), []
     while not switch.over:
         seen.append((switch.side, switch.phase, switch.split))
         switch.succeeded()
@@ -46,7 +46,7 @@ def test_an_accelerator_leaves_starts_and_joins():
     ],
 )
 def test_a_failure_leads_back_or_on_to_a_state_that_runs(results, outcome, split, owner):
-    switch = carried_out(Switch(Move.TO_ROLLOUT, 3, Split(2, 2)), results)
+    switch = carried_out(Switch.of(Move.TO_ROLLOUT, 3, Split(2, 2)), results)
     assert (switch.outcome, switch.split, switch.owner) == (outcome, split, owner)
     assert len(switch.failures) == results.count(False)
 
@@ -55,7 +55,7 @@ def test_a_failure_leads_back_or_on_to_a_state_that_runs(results, outcome, split
 def test_every_path_ends_with_one_owner_or_none_and_no_side_below_what_the_move_leaves_it(move):
     least = min(Move.applied(move, Split(2, 2)))
     for results in itertools.product([True, False], repeat=5):
-        switch = carried_out(Switch(move, 0, Split(2, 2)), list(results))
+        switch = carried_out(Switch.of(move, 0, Split(2, 2)), list(results))
         assert switch.over
         assert min(switch.split) >= least
         assert sum(switch.split) == (3 if switch.outcome is Outcome.LOST else 4)
@@ -64,7 +64,7 @@ def test_every_path_ends_with_one_owner_or_none_and_no_side_below_what_the_move_
 
 @pytest.mark.parametrize("move", Move)
 def test_the_trainers_stand_still_only_while_their_group_is_formed(move):
-    switch, standing = Switch(move, 0, Split(2, 2)), []
+    switch, standing = Switch.of(move, 0, Split(2, 2)), []
     while not switch.over:
         standing.append(switch.needs_standstill)
         switch.succeeded()
@@ -72,7 +72,7 @@ def test_the_trainers_stand_still_only_while_their_group_is_formed(move):
 
 
 def test_a_switch_that_is_over_takes_no_more_news():
-    switch = carried_out(Switch(Move.TO_TRAINER, 0, Split(2, 2)), [False])
+    switch = carried_out(Switch.of(Move.TO_TRAINER, 0, Split(2, 2)), [False])
     with pytest.raises(RuntimeError, match="over"):
         switch.succeeded()
     with pytest.raises(RuntimeError, match="over"):
@@ -90,7 +90,7 @@ def test_over_any_sequence_of_switches_every_device_has_at_most_one_owner_and_th
     for move, results in plan:
         if min(move.applied(devices.split)) < 1:
             continue
-        switch = Switch(move, devices.candidate(move), devices.split)
+        switch = Switch.of(move, devices.candidate(move), devices.split)
         for succeeds in results:
             if switch.over:
                 break
@@ -124,3 +124,25 @@ def test_a_device_that_has_an_owner_cannot_be_claimed_and_one_that_has_none_cann
     devices.free(0)
     with pytest.raises(RuntimeError, match="nobody owns it"):
         devices.free(0)
+
+
+def test_a_device_from_outside_starts_and_joins_or_is_given_up():
+    switch = carried_out(Switch(None, Side.TRAINER, 7, Split(2, 2)), [True, True])
+    assert (switch.outcome, switch.split, switch.owner) == (Outcome.MOVED, Split(2, 3), Side.TRAINER)
+    for results in ([False], [True, False]):
+        switch = carried_out(Switch(None, Side.ROLLOUT, 7, Split(2, 2)), results)
+        assert (switch.outcome, switch.split, switch.owner) == (Outcome.LOST, Split(2, 2), None)
+
+
+def test_a_device_that_leaves_is_gone_once_its_side_let_go_of_it():
+    switch = carried_out(Switch(Side.TRAINER, None, 2, Split(2, 2)), [True])
+    assert (switch.outcome, switch.split, switch.owner) == (Outcome.LEFT, Split(2, 1), None)
+    switch = carried_out(Switch(Side.TRAINER, None, 2, Split(2, 2)), [False])
+    assert (switch.outcome, switch.split, switch.owner) == (Outcome.KEPT, Split(2, 2), Side.TRAINER)
+
+
+def test_a_switch_says_which_way_it_goes():
+    assert [Switch.of(move, 0, Split(2, 2)).move for move in Move] == list(Move)
+    assert Switch(None, Side.ROLLOUT, 0, Split(2, 2)).move is Switch(Side.TRAINER, None, 0, Split(2, 2)).move is None
+    assert Switch(None, Side.ROLLOUT, 0, Split(2, 2)).name == "new to rollout"
+    assert Switch(Side.TRAINER, None, 0, Split(2, 2)).name == "away from trainer"
