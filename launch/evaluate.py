@@ -36,6 +36,7 @@ from rl_system.config.run import RunConfig
 from rl_system.records import Episode, Task, Turn
 from rl_system.tracking.episodes import write_episodes
 from rl_system.tracking.evaluation import evaluation_metrics
+from rl_system.user_model import check_user
 
 Play = Callable[[Task, int, int, AsyncEnvironment], Awaitable[Episode]]
 """One episode: task, number of the task, trial, and the environment to play it in."""
@@ -66,6 +67,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def evaluate(options: argparse.Namespace, overrides: list[str]) -> int:
     config = configuration(options, overrides)
+    check_user(config.environment.user)
     tasks = list_tasks(config.environment, options.split)[: options.max_tasks]
     with results_stream(options.json) as out:
         report = (lambda episode: print(json.dumps(as_record(episode)), file=out, flush=True)) if options.json else None
@@ -182,12 +184,14 @@ def as_record(episode: Episode) -> dict[str, Any]:
 
 
 def summary(episodes: list[Episode]) -> dict[str, Any]:
-    """Success rate and pass^k; the mean of each reward part where it counts; how episodes ended."""
+    """Success rate, pass^k, the mean of each reward part where it counts, endings, and what the user's model cost."""
     metrics = evaluation_metrics(episodes)
     parts = defaultdict(list)
+    user: Counter[str] = Counter()
     for episode in episodes:
         for name, value in episode.reward_parts.items():
             parts[name].append(value)
+        user.update({name: count for name, count in episode.counts.items() if name.startswith("user_")})
     return {
         "success_rate": metrics["eval/success_rate"],
         **{
@@ -196,6 +200,7 @@ def summary(episodes: list[Episode]) -> dict[str, Any]:
         "episodes": len(episodes),
         "reward_parts": {name: sum(values) / len(values) for name, values in sorted(parts.items())},
         "ended": dict(Counter(episode.ended.value for episode in episodes)),
+        **user,
     }
 
 
@@ -207,6 +212,7 @@ def table(episodes: list[Episode]) -> str:
     ]
     lines += [f"  part {name:<17}{value:8.3f}" for name, value in totals["reward_parts"].items()]
     lines += [f"  ended {name:<16}{count:8d}" for name, count in sorted(totals["ended"].items())]
+    lines += [f"  {name:<22}{count:8d}" for name, count in totals.items() if name.startswith("user_")]
     return "\n".join(lines)
 
 

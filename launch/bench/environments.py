@@ -15,6 +15,8 @@ import time
 from dataclasses import dataclass, field
 from itertools import cycle, islice
 
+import psutil
+
 from envs.host import EnvironmentHost
 from envs.protocol import AsyncEnvironment
 from envs.registry import list_tasks
@@ -26,6 +28,8 @@ from rl_system.records import Ending, Task
 
 ALONE = 8
 """Episodes that are played one after another, without load."""
+CPU_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+"""Resolution of CPU times."""
 SOLO_DOMAINS = ("mock", "telecom", "telecom-workflow")
 
 
@@ -74,7 +78,8 @@ class Clock:
 
 
 async def measure(config: EnvironmentConfig, concurrency: int) -> dict[str, float | int]:
-    """One record: throughput under load, times alone (milliseconds), memory of the worker processes (MiB)."""
+    """One record: throughput under load, by wall clock and by CPU time (scoring included), times alone (milliseconds),
+    memory of the worker processes (MiB)."""
     tasks = list_tasks(config, config.split)
     async with EnvironmentHost(config) as host:
         # Imports, files and schemas are read once per process, by whichever environment comes first.
@@ -89,14 +94,15 @@ async def measure(config: EnvironmentConfig, concurrency: int) -> dict[str, floa
         environments = await asyncio.gather(*(opened(host, task, loaded) for task in islice(cycle(tasks), concurrency)))
         open_s = time.perf_counter() - start
         after = memory(host)
-        start = time.perf_counter()
+        start, cpu = time.perf_counter(), cpu_s(host)
         rewards = await asyncio.gather(*(finish(environment, loaded) for environment in environments))
-        play_s = time.perf_counter() - start
+        play_s, play_cpu_s = time.perf_counter() - start, cpu_s(host) - cpu
     return {
         "concurrency": concurrency,
         "processes": config.processes,
         "episodes_per_s": concurrency / (open_s + play_s),
         "tool_steps_per_s": len(loaded.step) / play_s,
+        "tool_steps_per_core_s": len(loaded.step) / max(play_cpu_s, CPU_TICK_S),
         "slowest_step_ms": 1e3 * max(loaded.step),
         "reset_ms": 1e3 * mean(alone.reset),
         "step_ms": 1e3 * mean(alone.step),
@@ -131,6 +137,12 @@ async def finish(environment: AsyncEnvironment, clock: Clock) -> float:
 
 def memory(host: EnvironmentHost) -> float:
     return sum(resident_mib(pid) for pid in host.process_ids()) if host.process_ids() else resident_mib()
+
+
+def cpu_s(host: EnvironmentHost) -> float:
+    """CPU time so far of this process and the worker processes: what counts on a machine that does other things too."""
+    used = [psutil.Process(pid).cpu_times() for pid in [os.getpid(), *host.process_ids()]]
+    return sum(each.user + each.system for each in used)
 
 
 def mean(values: list[float]) -> float:

@@ -15,6 +15,15 @@ COUNTS = {
     "rollout/malformed_calls_mean": "malformed_calls",
 }
 """Metrics that are means of an episode's counts."""
+COUNTS_IF_ANY = {
+    "rollout/cut_observations_mean": "cut_observations",
+    "rollout/evaluator_errors_mean": "evaluator_errors",
+    "rollout/user_requests_mean": "user_requests",
+    "rollout/user_retries_mean": "user_retries",
+    "rollout/user_prompt_tokens_mean": "user_prompt_tokens",
+    "rollout/user_completion_tokens_mean": "user_completion_tokens",
+}
+"""The same for what most runs have not got: reported where some episode of the step counted any."""
 
 
 def episode_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
@@ -44,6 +53,9 @@ def episode_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
         metrics[f"rollout/ended/{ending}"] = np.mean([each.ended is ending for each in scored])
     for name, count in COUNTS.items():
         metrics[name] = np.mean([each.counts.get(count, 0) for each in scored])
+    for name, count in COUNTS_IF_ANY.items():
+        if any(count in each.counts for each in scored):
+            metrics[name] = np.mean([each.counts.get(count, 0) for each in scored])
     for part in {name for each in scored for name in each.reward_parts}:
         metrics[f"reward/part/{part}"] = np.mean([e.reward_parts[part] for e in scored if part in e.reward_parts])
     if totals := [each.timings["total"] for each in scored if "total" in each.timings]:

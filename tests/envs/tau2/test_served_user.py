@@ -68,7 +68,7 @@ def test_evaluation_serves_the_user_itself(tmp_path: Path, capfd: pytest.Capture
     assert main(words.split()) == 0
     *episodes, totals = map(json.loads, capfd.readouterr().out.splitlines())
     assert len(episodes) == totals["episodes"] == 2
-    assert "failed" not in totals["ended"]
+    assert "failed" not in totals["ended"] and totals["user_completion_tokens"] > 0
 
 
 def test_a_user_model_that_is_not_there_is_refused() -> None:

@@ -36,6 +36,15 @@ def test_failed_episodes_count_as_lost_and_nowhere_else():
     assert episode_metrics([lost]) == {"rollout/episodes": 1.0, "rollout/failed_share": 1.0}
 
 
+def test_what_few_runs_count_is_reported_where_some_episode_counted_it():
+    plain = episode([turn([1], [2])])
+    talked = episode([turn([1], [2])], counts={"user_requests": 4, "evaluator_errors": 1})
+    assert "rollout/user_requests_mean" not in episode_metrics([plain])
+    metrics = episode_metrics([plain, talked])
+    assert (metrics["rollout/user_requests_mean"], metrics["rollout/evaluator_errors_mean"]) == (2.0, 0.5)
+    assert "rollout/user_retries_mean" not in metrics and unlisted(metrics) == []
+
+
 def test_dropped_groups_count_in_the_mean_reward_but_not_in_the_trained_one():
     def group(rewards):
         return score_group([episode([turn([1], [2])], reward) for reward in rewards], AlgorithmConfig())
