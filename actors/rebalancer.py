@@ -51,8 +51,9 @@ class Rebalancer:
         self._first = True
         self._given_up: dict[int, str] = {}
         self._totals = dict.fromkeys(
-            ("controller/switches", "controller/failed_switches", "controller/refused_requests"), 0.0
-        )
+            ("controller/switches", "controller/failed_switches", "controller/refused_moves",
+             "controller/refused_requests"), 0.0
+        )  # fmt: skip
         self._last_cost: dict[str, float] = {}
 
     # -- deciding --------------------------------------------------------------------------------------------------
@@ -106,6 +107,7 @@ class Rebalancer:
         observation, decision, self._pending = await self.controller.close_window.remote(self._sampled_tokens, method)
         self._sampled_tokens, self._decision = 0.0, decision
         self._steps, self._first = 0, False
+        self._totals["controller/refused_moves"] += decision.move is None and decision.best != decision.current
         self.tracker.event(
             "allocation",
             move=decision.move,

@@ -133,6 +133,37 @@ def _split(axes: Axes, history: History) -> bool:
     return drawn
 
 
+SWITCHES = {True: ("^", COLOURS[2], "moved"), False: ("x", COLOURS[3], "came to nothing")}
+
+
+def _timeline(axes: Axes, history: History) -> bool:
+    """The split by wall clock, with everything that was decided otherwise than to keep it."""
+    drawn = False
+    for name, label in (("controller/rollout", "generate"), ("controller/trainer", "train")):
+        x, y = history.series(name, "time/wall_clock_s")
+        if len(x):
+            axes.step(x / 60, y, where="post", label=label)
+            drawn = True
+    finished = [event for event in history.events if event["event"] == "switch_finished"]
+    for done, (marker, colour, label) in SWITCHES.items():
+        ends = [event for event in finished if (event["outcome"] in ("moved", "left")) is done]
+        if ends:
+            minutes = [event["time/wall_clock_s"] / 60 for event in ends]
+            axes.plot(minutes, [event["split"][0] for event in ends], marker, color=colour, label=label)
+    refused = [e for e in history.events if e["event"] == "rebalance_request" and not e["accepted"]]
+    held = [e for e in history.events if e["event"] == "allocation" and e["move"] is None and e["best"] != e["split"]]
+    for events, marker, label in ((refused, "s", "request refused"), (held, "|", "another split was not worth it")):
+        if events and drawn:
+            axes.plot([event["time/wall_clock_s"] / 60 for event in events], [0.0] * len(events), marker,
+                      color=COLOURS[4], label=label, clip_on=False)  # fmt: skip
+    if drawn:
+        legend(axes)
+        axes.set_ylim(bottom=0)
+    axes.set_xlabel("minutes")
+    axes.set_ylabel("accelerators")
+    return drawn
+
+
 TIMES = {"time/wait_s": "waiting for groups", "time/build_s": "tree", "time/update_s": "update"}
 """Parts of a step of the training side that follow each other; publishing goes on beside the next step."""
 
@@ -187,6 +218,8 @@ CHARTS: dict[str, list[Chart]] = {
               _shares({"perf/rollout_idle_share": "engines idle", "perf/permit_wait_share": "held by staleness",
                        "perf/train_wait_share": "trainer waits for groups"})),
         Chart("Accelerators", "Dotted: the split that the controller would choose.", _split),
+        Chart("Accelerators over time", "Ends of moves, refused requests, and windows in which a better split was left.",
+              _timeline),
         Chart("Generation", "Tokens sampled per second.", _lines({"rollout/tokens_per_s": "tokens/s"})),
         Chart("Training", "Tokens per second of the update: of all sequences, and those really computed.",
               _lines({"perf/train_tokens_per_s": "of sequences", "perf/train_unique_tokens_per_s": "computed"})),

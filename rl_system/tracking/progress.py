@@ -59,8 +59,19 @@ def columns(steps: int, metrics: Mapping[str, float]) -> dict[str, str]:
         "rollout tok/s": number("rollout/tokens_per_s", ",.0f"),
         "train tok/s": number("perf/train_tokens_per_s", ",.0f"),
         "sharing": number("tree/compression", ".1f") + ("x" if "tree/compression" in metrics else ""),
+        "split": split(metrics),
         "waits": waits(metrics),
     }
+
+
+def split(metrics: Mapping[str, float]) -> str:
+    """Accelerators that generate + train, and behind an arrow the split that the controller would choose instead."""
+    now = [metrics.get("controller/rollout"), metrics.get("controller/trainer")]
+    advised = [metrics.get("controller/advised_rollout"), metrics.get("controller/advised_trainer")]
+    if None in now:
+        return ""
+    shown = "+".join(f"{count:.0f}" for count in now)
+    return shown if None in advised or advised == now else f"{shown} → {'+'.join(f'{count:.0f}' for count in advised)}"
 
 
 def waits(metrics: Mapping[str, float]) -> str:

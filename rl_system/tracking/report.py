@@ -67,6 +67,7 @@ def render(history: History) -> str:
         *(_section(title, charts, history) for title, charts in CHARTS.items()),
         "<h2>Details</h2>",
         _steps(history),
+        _decisions(history.events),
         _events(history.events),
         _metrics(history),
         _config(history.config),
@@ -138,6 +139,29 @@ def _events(events: list[dict[str, Any]]) -> str:
         return ""
     is_open = any(event["event"] != EVALUATION for event in events)
     return _details(f"Events ({len(events)})", _table(["seconds", "step", "event", ""], rows), is_open)
+
+
+DECISIONS = ("allocation", "rebalance_request", "switch_began", "switch_finished", "start_split")
+
+
+def _decisions(events: list[dict[str, Any]]) -> str:
+    """All that was decided about the split, in the order of time, with its reason."""
+    rows = []
+    for event in events:
+        if event["event"] not in DECISIONS:
+            continue
+        what = next((str(event[key]) for key in ("change", "move", "outcome") if event.get(key)), "keep")
+        if event["event"] == "rebalance_request":
+            what = f"{what} asked for" if event["accepted"] else "refused"
+        if event["event"] == "switch_finished":
+            what = f"{what}: {event['outcome']}"
+        split = " + ".join(str(count) for count in event.get("split", ()))
+        why = event.get("reason") or "; ".join(event.get("failures", ()))
+        rows.append([f"{event['time/wall_clock_s']:.0f}", _number(event["step"]), event["event"], split, what, why])
+    if not rows:
+        return ""
+    table = _table(["seconds", "step", "event", "split", "decision", "reason"], rows)
+    return _details(f"Decisions about the split ({len(rows)})", table)
 
 
 def _metrics(history: History) -> str:

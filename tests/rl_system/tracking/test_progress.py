@@ -2,7 +2,7 @@ import io
 
 import pytest
 
-from rl_system.tracking.progress import LiveTable, PlainLines, make_progress, waits
+from rl_system.tracking.progress import LiveTable, PlainLines, make_progress, split, waits
 
 STEP = {
     "step": 3,
@@ -35,6 +35,15 @@ def test_a_log_gets_one_complete_line_a_step():
         assert text in first
     assert second.startswith("step 4/10")
     assert "reward" not in second
+
+
+@pytest.mark.parametrize(
+    "advised, shown", [({}, "3+1"), ({"rollout": 3, "trainer": 1}, "3+1"), ({"rollout": 2, "trainer": 2}, "3+1 → 2+2")]
+)
+def test_a_step_shows_the_split_and_the_one_that_the_controller_would_choose(advised, shown):
+    metrics = {"controller/rollout": 3.0, "controller/trainer": 1.0}
+    assert split(metrics | {f"controller/advised_{side}": float(count) for side, count in advised.items()}) == shown
+    assert split({}) == ""
 
 
 def test_a_terminal_gets_a_table_with_what_each_side_does_now():

@@ -1,3 +1,4 @@
+import json
 import re
 from html.parser import HTMLParser
 from xml.etree import ElementTree
@@ -100,3 +101,30 @@ def test_a_comparison_that_cannot_be_drawn_is_refused(tmp_path, capsys, more, me
     run = str(write_run(tmp_path, "run", steps=2))
     assert main(["--compare", run, *more]) == 2
     assert re.search(message, capsys.readouterr().err)
+
+
+def test_the_report_shows_every_decision_about_the_split_in_its_order_with_its_reason(tmp_path):
+    directory = write_run(tmp_path, "run", steps=3)
+    keep = {"split": [3, 1], "limit": "training", "gain": 0.3}
+    events = [
+        {"event": "allocation", "move": None, "best": [2, 2], "reason": "less than the margin", **keep},
+        {"event": "rebalance_request", "accepted": False, "request": "7", "reason": "would leave 0"},
+        {"event": "allocation", "move": "to_trainer", "best": [2, 2], "reason": "predicted faster", **keep},
+        {"event": "switch_began", "change": "to trainer", "move": "to_trainer", "split": [3, 1], "reason": "so it goes"},
+        {"event": "switch_finished", "change": "to trainer", "outcome": "returned", "split": [3, 1],
+         "failures": ["no trainer came up"]},
+        {"event": "switch_finished", "change": "new to rollout", "outcome": "moved", "split": [4, 1], "failures": []},
+    ]  # fmt: skip
+    with (directory / "events.jsonl").open("a") as file:
+        for second, event in enumerate(events):
+            file.write(json.dumps({"step": 3, "time/wall_clock_s": 40.0 + second, **event}) + "\n")
+    path = write_report(directory)
+    text = path.read_text()
+    assert "Accelerators over time" in read_page(path).captions
+    assert "Decisions about the split (6)" in text
+    words = ["less than the margin", "refused", "would leave 0", "to_trainer", "predicted faster", "so it goes",
+             "to trainer: returned", "no trainer came up", "new to rollout: moved"]  # fmt: skip
+    places = [text.index(word, text.index("Decisions about the split")) for word in words]
+    assert places == sorted(places)
+    for word in ("moved", "came to nothing", "request refused", "another split was not worth it"):
+        assert word in text[: text.index("Details")]
