@@ -1,7 +1,8 @@
 """The trainer: one rank of the policy update behind a Ray actor.
 
 Owns a `Learner` and its place in the trainers' group. Methods that set up, train, save or load are called on all ranks,
-with the same arguments but the part of the batch; `host`, `publish` and `broadcast` are for rank 0. A group of another size is
+with the same arguments but the part of the batch; `host` and `broadcast` are for rank 0, `publish` and `logprobs` for all
+that share the first copy of the model. A group of another size is
 formed by `hand_over` on all ranks of the old one, then `regroup` on all of the new one; a rank that joins was made ready
 by `load`. Until `regroup` a rank of the old group has lost nothing.
 """
@@ -38,6 +39,8 @@ from rl_system.training.resharding import (
     take_parameters,
     take_states,
 )
+from rl_system.training.tensor_parallel import TensorGroup, deal_out, parallelize
+from rl_system.training.weights import saved_tensors
 
 if TYPE_CHECKING:
     from actors.engine.broadcast import WeightBroadcast
@@ -58,6 +61,8 @@ class Trainer:
         self._model: PreTrainedModel | None = None
         """Loaded, and without a place in a group yet."""
         self._ranks: Ranks | None = None
+        self._sharing = TensorGroup()
+        """The ranks that share a copy of the model with this one."""
         self._store: torch.distributed.Store | None = None
         weights = config.weights
         self._chunks = ChunkPublisher(weights.chunk_mib << 20, weights.verify, ray.put, ray.get)
@@ -128,16 +133,19 @@ class Trainer:
         """
         return self.learner.update(ray.get(list(parts)))
 
-    def publish(self) -> Weights:
-        """The parameters as `weights.transport` wants them. When it returns, the next update may begin."""
-        model, version = self.learner.model, self.learner.version
-        match self.config.weights.transport:
-            case "object_store":
-                return self._chunks.publish(model, version)
-            case "directory":
-                return publish_directory(model, version, self.config.directory / "weights")
-            case "nccl" | "gloo":
-                return Weights(version, sender=ray.get_runtime_context().current_actor)
+    def publish(self) -> Weights | None:
+        """The parameters as `weights.transport` wants them, from the first of the ranks that share a model; all of them
+        are asked. When it returns, the next update may begin.
+        """
+        version, transport = self.learner.version, self.config.weights.transport
+        if transport in ("nccl", "gloo"):
+            return Weights(version, sender=ray.get_runtime_context().current_actor)
+        tensors = saved_tensors(self.learner.model)
+        if not tensors:
+            return None  # the first of the ranks that share the model has all of them
+        if transport == "directory":
+            return publish_directory(tensors, version, self.config.directory / "weights")
+        return self._chunks.publish(tensors, version)
 
     def broadcast(self, workers: Sequence[ActorHandle]) -> list[dict[str, float]]:
         """Send the parameters as they are now to `workers`; what each of them reports. Raises what went wrong first: then
@@ -197,31 +205,36 @@ class Trainer:
         load_checkpoint(self.learner, checkpoint)
         self.started_from = checkpoint.learner["started_from"]
         if self.learner.reference is not None:
-            self.learner.set_reference(load_model(self.model_config.model_copy(update={"path": self.started_from})))
+            self.learner.set_reference(self._load_share(self.started_from))
 
     def close(self) -> None:
         """Leave the group."""
         self._leave()
         self._store = None
 
+    def _load_share(self, path: str) -> PreTrainedModel:
+        """This rank's share of the model at `path`: all of it where none is shared."""
+        return parallelize(load_model(self.model_config.model_copy(update={"path": path})), self._sharing)
+
     def _leave(self) -> None:
         if self._ranks is not None:
             self._ranks.close()
             self._ranks = None
 
-    def _make_learner(self, ranks: Ranks) -> Learner:
+    def _make_learner(self, world: Ranks) -> Learner:
         config, model = self.config, self._model
         self._model = None
-        reference = self.model_config.model_copy(update={"path": self.started_from})
+        ranks, self._sharing = deal_out(world, config.allocation.tensor_parallel)
         return Learner(
-            model,
+            parallelize(model, self._sharing),
             algorithm=config.algorithm,
             executor=config.executor,
             optimizer=config.optimizer,
             updates=config.steps * config.algorithm.updates_per_batch,
             temperature=config.rollout.sampling.temperature,
             ranks=ranks,
-            reference=load_model(reference) if needs_reference(config.algorithm) else None,
-            critic=load_model(self.model_config) if needs_critic(config.algorithm) else None,
+            world=world,
+            reference=self._load_share(self.started_from) if needs_reference(config.algorithm) else None,
+            critic=self._load_share(self.model_config.path) if needs_critic(config.algorithm) else None,
             version=self.version,
         )

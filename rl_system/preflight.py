@@ -27,6 +27,7 @@ from rl_system.training.hub_cache import ModelNotCached
 from rl_system.training.loading import check_context, load_tokenizer
 from rl_system.training.prepared import model_directory
 from rl_system.training.run_state import RunState
+from rl_system.training.tensor_parallel import check_divisible
 from rl_system.user_model import UserUnreachable, check_user
 
 GIB = 1 << 30
@@ -108,6 +109,8 @@ def check_model(config: RunConfig, tasks: list[Task]) -> ModelFacts:
     model = AutoConfig.from_pretrained(directory, local_files_only=True)
     with torch.device("meta"):  # the architecture alone, without memory for its parameters
         check_supported(AutoModelForCausalLM.from_config(model))
+    if config.allocation.tensor_parallel > 1:
+        check_divisible(model, config.allocation.tensor_parallel)
     return ModelFacts(
         directory=directory,
         vocabulary=model.get_text_config().vocab_size,
@@ -161,7 +164,7 @@ def check_memory(config: RunConfig, directory: Path) -> float:
     needed += 2 * parameters * width / GIB
     if config.model.device == "cpu":
         trained, only_read = 1 + needs_critic(config.algorithm), int(config.algorithm.kl_coefficient != 0)
-        trainer = parameters * (trained * (width + state) + only_read * width) / GIB
+        trainer = parameters * (trained * (width + state) + only_read * width) / GIB / allocation.tensor_parallel
         rollout = parameters * width / GIB + (engine.kv_cache_gib or 0)
         needed += max(split.rollout * rollout + split.trainer * trainer for split in allocation.reachable)
         if len(allocation.reachable) > 1:

@@ -27,6 +27,7 @@ from rl_system.config.run import RunConfig
 from rl_system.training.loading import load_model
 from rl_system.training.prepared import model_directory
 from rl_system.training.publishing import ChunkPublisher
+from rl_system.training.weights import saved_tensors
 
 START_TIMEOUT_S = 900.0
 UPDATE_TIMEOUT_S = 600.0
@@ -109,7 +110,7 @@ def measure(
 ) -> dict[str, float]:
     """One update of `workers` to the parameters of `model`."""
     started = time.monotonic()
-    weights = publisher.publish(model, version)
+    weights = publisher.publish(saved_tensors(model), version)
     sent = time.monotonic()
     reports = ray.get([worker.update_weights.remote(weights) for worker in workers], timeout=UPDATE_TIMEOUT_S)
     return {

@@ -100,6 +100,17 @@ class RunConfig(Section):
                 f"weights.transport is {self.weights.transport!r}, which broadcasts between devices of kind {needed!r}, but "
                 f"model.device is {model.device!r}; use 'object_store' or 'directory'"
             )
+        sharing = self.allocation.tensor_parallel
+        if sharing > 1 and self.executor.method == "auto":
+            raise ValueError(
+                f"executor.method is 'auto', which chooses by measured times, but allocation.tensor_parallel is {sharing} and "
+                "all trainers that share a model must run the same blocks; use 'tree'"
+            )
+        if sharing > 1 and self.weights.transport in ("nccl", "gloo"):
+            raise ValueError(
+                f"weights.transport is {self.weights.transport!r}, but with allocation.tensor_parallel {sharing} no trainer has "
+                "the whole model to broadcast; use 'object_store' or 'directory'"
+            )
         if self.deterministic:
             require_determinism(self)
         allocation = self.allocation

@@ -11,7 +11,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +20,6 @@ from transformers import PreTrainedTokenizerBase
 
 from rl_system.errors import UserError
 from rl_system.training import complete_directory
-from rl_system.training.bad_steps import BadSteps
 from rl_system.training.checkpoint_directory import (
     CRITIC,
     MODEL,
@@ -31,24 +30,15 @@ from rl_system.training.checkpoint_directory import (
     step_directory,
     write_manifest,
 )
-from rl_system.training.flat_parameters import FlatParameters, copy_overlaps
+from rl_system.training.flat_parameters import copy_overlaps
 from rl_system.training.learner import Learner
 from rl_system.training.model_files import load_parameters, save_model, save_parameters, write_safetensors
-from rl_system.training.optimizer import ShardedAdamW
-from rl_system.training.weights import as_numpy
+from rl_system.training.trained import Trained
+from rl_system.training.weights import as_numpy, saved_tensors
 
 RANDOM_STATE = "random_state"
 CRITIC_PREFIX = "critic_"
 """Before the names of the files that hold the critic's optimizer states."""
-
-
-class Trained(Protocol):
-    """A model with its optimizer: the learner's policy, or its critic."""
-
-    model: torch.nn.Module
-    flat: FlatParameters
-    optimizer: ShardedAdamW
-    bad_steps: BadSteps
 
 
 def save_checkpoint(
@@ -69,14 +59,15 @@ def save_checkpoint(
     started_from: directory of the model that the run began with. state: values that JSON can hold. blobs: bytes by file
     name. All ranks see the same file system. On a failure of any rank no checkpoint appears and all ranks raise.
     """
-    ranks, final = learner.ranks, step_directory(checkpoints, step)
+    ranks, final = learner.world, step_directory(checkpoints, step)
     # Every collective below is reached by every rank, also by one whose disk is full.
+    parameters = _parameters(learner)
     staging = ranks.gather_objects(complete_directory.stage(final) if ranks.rank == 0 else None)[0]
     failure = None
     try:
         _write_optimizer(learner, staging)
         if ranks.rank == 0:
-            _write_rest(learner, tokenizer, staging, blobs)
+            _write_rest(learner, tokenizer, staging, parameters, blobs)
     except OSError as error:
         failure = f"rank {ranks.rank}: {error}"
     failures = [each for each in ranks.gather_objects(failure) if each]
@@ -107,8 +98,8 @@ def load_checkpoint(learner: Learner, checkpoint: Checkpoint) -> None:
     for trained, record, directory, prefix in _parts(learner, saved):
         load_parameters(trained.model, checkpoint.path / directory)
         _load_states(trained, record, checkpoint.path / OPTIMIZER, prefix)
-    if learner.ranks.rank < len(saved["shares"]):
-        with safe_open(checkpoint.path / OPTIMIZER / _file("", learner.ranks.rank), framework="pt") as file:
+    if learner.world.rank < len(saved["shares"]) * saved["tensor_parallel"]:
+        with safe_open(checkpoint.path / OPTIMIZER / _file("", learner.world.rank), framework="pt") as file:
             torch.set_rng_state(file.get_tensor(RANDOM_STATE))
     learner.version = saved["version"]
 
@@ -121,6 +112,12 @@ def _parts(learner: Learner, saved: dict[str, Any]) -> list[tuple[Trained, dict[
 
 def _check(trained: Trained, saved: dict[str, Any], checkpoint: Checkpoint) -> None:
     """Raises UserError unless `saved` is the record of such a model."""
+    sharing = trained.flat.sharding.group.size
+    if saved["tensor_parallel"] != sharing:
+        raise UserError(
+            f"checkpoint {checkpoint.path} was written with allocation.tensor_parallel {saved['tensor_parallel']}, but "
+            f"{sharing} is configured; resume with the one that it was written with"
+        )
     slots, precision = _slots(trained), _precision(trained)
     if saved["slots"] != slots or saved["precision"] != precision:
         raise UserError(
@@ -131,10 +128,10 @@ def _check(trained: Trained, saved: dict[str, Any], checkpoint: Checkpoint) -> N
 
 
 def _load_states(trained: Trained, saved: dict[str, Any], directory: Path, prefix: str) -> None:
-    """Take from the files of all ranks there were what falls into this rank's shares."""
-    optimizer = trained.optimizer
+    """Take from the files of all ranks there were, with the same share of the model, what falls into this rank's shares."""
+    optimizer, group = trained.optimizer, trained.flat.sharding.group
     for rank, shares in enumerate(saved["shares"]):
-        with safe_open(directory / _file(prefix, rank), framework="pt") as file:
+        with safe_open(directory / _file(prefix, rank * group.size + group.rank), framework="pt") as file:
             offset = 0
             for start, stop in shares:
                 for name, states in optimizer.states().items():
@@ -145,7 +142,7 @@ def _load_states(trained: Trained, saved: dict[str, Any], directory: Path, prefi
 
 
 def _write_optimizer(learner: Learner, staging: Path) -> None:
-    directory, rank = staging / OPTIMIZER, learner.ranks.rank
+    directory, rank = staging / OPTIMIZER, learner.world.rank
     directory.mkdir(exist_ok=True)
     states = _states(learner) | {RANDOM_STATE: np.asarray(torch.get_rng_state())}
     write_safetensors(directory / _file("", rank), states)
@@ -157,14 +154,26 @@ def _states(trained: Trained) -> dict[str, np.ndarray]:
     return {name: as_numpy(states) for name, states in trained.optimizer.states().items()}
 
 
+def _parameters(learner: Learner) -> dict[str, Mapping[str, torch.Tensor]]:
+    """By directory; all ranks of the first copy of the model take part in gathering them."""
+    if learner.ranks.rank > 0:
+        return {}
+    policy = {MODEL: saved_tensors(learner.model)}
+    return policy if learner.critic is None else policy | {CRITIC: saved_tensors(learner.critic.model)}
+
+
 def _write_rest(
-    learner: Learner, tokenizer: PreTrainedTokenizerBase, staging: Path, blobs: Mapping[str, bytes]
+    learner: Learner,
+    tokenizer: PreTrainedTokenizerBase,
+    staging: Path,
+    parameters: Mapping[str, Mapping[str, torch.Tensor]],
+    blobs: Mapping[str, bytes],
 ) -> None:
     (staging / MODEL).mkdir()
-    save_model(learner.model, tokenizer, staging / MODEL)
+    save_model(learner.model, tokenizer, staging / MODEL, parameters[MODEL])
     if learner.critic is not None:
         (staging / CRITIC).mkdir()
-        save_parameters(learner.critic.model, staging / CRITIC)
+        save_parameters(parameters[CRITIC], staging / CRITIC)
     (staging / STATE).mkdir()
     for name, content in blobs.items():
         (staging / STATE / name).write_bytes(content)
@@ -183,6 +192,7 @@ def _record(trained: Trained) -> dict[str, Any]:
         "bad_steps": trained.bad_steps.total,
         "slots": _slots(trained),
         "precision": _precision(trained),
+        "tensor_parallel": flat.sharding.group.size,
         "shares": [[[share.start, share.stop] for share in flat.shares(rank)] for rank in range(flat.shards)],
     }
 

@@ -20,21 +20,17 @@ from rl_system.config.algorithm import AlgorithmConfig
 from rl_system.config.executor import ExecutorConfig
 from rl_system.config.optimizer import OptimizerConfig
 from rl_system.executor import make_executor
-from rl_system.executor.gradients import gradient_buffers
 from rl_system.records import TrainBatch
-from rl_system.training.bad_steps import BadSteps
-from rl_system.training.flat_parameters import FlatParameters
-from rl_system.training.optimizer import ShardedAdamW
 from rl_system.training.ranks import Ranks
 from rl_system.training.schedule import learning_rate
+from rl_system.training.trained import Trained
 from rl_system.training.value_model import ValueModel
 
-BACKBONE, HEAD = "backbone.", "head."
 SAME_RETURNS = 1e-12
 """Returns whose variance is below this are all the same: there is nothing to explain."""
 
 
-class Critic:
+class Critic(Trained):
     """Owns `backbone`, a causal language model whose logits are not used, from now on. updates: as for `Learner`."""
 
     def __init__(
@@ -47,31 +43,18 @@ class Critic:
         updates: int,
         ranks: Ranks,
     ) -> None:
-        self.config, self.updates, self.ranks = algorithm.critic, updates, ranks
-        self.model = ValueModel(backbone)
-        own = optimizer.model_copy(update={"learning_rate": self.config.learning_rate})
-        self._lay_out(own)
-        self.executor = make_executor(backbone, executor, head=self.model.head)
-        self.bad_steps = BadSteps(
-            own.max_bad_steps, f"algorithm.critic.learning_rate than {self.config.learning_rate:g}"
+        self.config, self.updates = algorithm.critic, updates
+        rate = self.config.learning_rate
+        model = ValueModel(backbone)
+        super().__init__(
+            model,
+            {"backbone.": backbone, "head.": model.head},
+            optimizer.model_copy(update={"learning_rate": rate}),
+            ranks,
+            f"algorithm.critic.learning_rate than {rate:g}",
         )
+        self.executor = make_executor(backbone, executor, head=model.head)
         self.objective = ValueObjective(self.config.value_clip)
-
-    def regroup(self, ranks: Ranks) -> None:
-        """As `Learner.regroup`."""
-        config = self.optimizer.config
-        del self.optimizer
-        self.ranks = ranks
-        self._lay_out(config)
-
-    def _lay_out(self, config: OptimizerConfig) -> None:
-        """Vectors and optimizer that suit the number of ranks."""
-        self.flat = FlatParameters(self.model, self.ranks.size)
-        for prefix, module in ((BACKBONE, self.model.backbone), (HEAD, self.model.head)):
-            views = self.flat.gradient_of.items()
-            named = {name.removeprefix(prefix): view for name, view in views if name.startswith(prefix)}
-            gradient_buffers(module).use(named)
-        self.optimizer = ShardedAdamW(self.flat, config, self.ranks)
 
     def values(self, batch: TrainBatch) -> np.ndarray:
         """Value [sequence_tokens] of the state before each trained token, 0 elsewhere."""

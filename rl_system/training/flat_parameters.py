@@ -8,12 +8,14 @@ elements; elements between parameters are zero and stay zero.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
+
+from rl_system.training.tensor_parallel import Sharding
 
 ALIGNMENT = 64
 """Elements: 128 bytes in bfloat16, a cache line or more in every dtype."""
@@ -23,12 +25,14 @@ BUCKET_ELEMENTS = 1 << 25
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Where a parameter lies: elements [start, stop) of the vector. decayed: whether weight decay applies."""
+    """Where a parameter lies: elements [start, stop) of the vector. decayed: whether weight decay applies. replicated:
+    whether each of the ranks that share the model has the whole of it."""
 
     name: str
     start: int
     stop: int
     decayed: bool
+    replicated: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +63,8 @@ class Layout:
 
 
 class FlatParameters:
-    """The vectors of `model`, whose length suits `shards` equal shares of every bucket.
+    """The vectors of `model` (of this rank's share, where several ranks share it), whose length suits `shards` equal
+    shares of every bucket.
 
     values: compute dtype; gradients: float32 (float64 for a float64 model), zero at the start; both [length].
     """
@@ -69,11 +74,13 @@ class FlatParameters:
         first = next(iter(parameters.values()))
         if any(p.dtype != first.dtype or p.device != first.device for p in parameters.values()):
             raise ValueError("trainable parameters differ in dtype or device; the flat vector needs one of each")
+        self.sharding = Sharding.of(model)
         self.slots: list[Slot] = []
         end = 0
         for name, parameter in parameters.items():
             stop = end + parameter.numel()
-            self.slots.append(Slot(name, end, stop, decayed=parameter.ndim >= 2))
+            replicated = name not in self.sharding.dims
+            self.slots.append(Slot(name, end, stop, decayed=parameter.ndim >= 2, replicated=replicated))
             end = _round_up(stop, ALIGNMENT)
         self.layout = Layout(self.slots[-1].stop, shards)
         self.shards, self.length = shards, self.layout.length
@@ -98,19 +105,27 @@ class FlatParameters:
         return self.layout.shares(shard)
 
 
+def overlaps(stretch: slice, shares: Sequence[slice]) -> Iterator[tuple[slice, slice]]:
+    """What `stretch` of the vector has in common with each of `shares`: where in the vector, and where in their
+    concatenation.
+    """
+    own = 0
+    for share in shares:
+        start, stop = max(stretch.start, share.start), min(stretch.stop, share.stop)
+        if start < stop:
+            yield slice(start, stop), slice(own + start - share.start, own + stop - share.start)
+        own += share.stop - share.start
+
+
 def copy_overlaps(
     saved: Any, offset: int, stretch: slice, states: torch.Tensor, shares: Sequence[slice]
 ) -> None:
     """Copy what `stretch` of the vector, which lies at `offset` of `saved`, has in common with `shares` into `states`,
     their concatenation. saved: anything whose slices are tensors.
     """
-    own = 0
-    for share in shares:
-        start, stop = max(stretch.start, share.start), min(stretch.stop, share.stop)
-        if start < stop:
-            values = saved[offset + start - stretch.start : offset + stop - stretch.start]
-            states[own + start - share.start : own + stop - share.start].copy_(values)
-        own += share.stop - share.start
+    moved = offset - stretch.start
+    for where, own in overlaps(stretch, shares):
+        states[own].copy_(saved[where.start + moved : where.stop + moved])
 
 
 def _round_up(number: int, multiple: int) -> int:

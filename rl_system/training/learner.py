@@ -24,25 +24,26 @@ from rl_system.config.algorithm import AlgorithmConfig
 from rl_system.config.executor import ExecutorConfig
 from rl_system.config.optimizer import OptimizerConfig
 from rl_system.executor import Executor, make_executor
-from rl_system.executor.gradients import gradient_buffers
 from rl_system.records import TrainBatch
-from rl_system.training.bad_steps import BadSteps
 from rl_system.training.critic import Critic
-from rl_system.training.flat_parameters import FlatParameters
-from rl_system.training.optimizer import ShardedAdamW, StepOutcome
+from rl_system.training.optimizer import StepOutcome
 from rl_system.training.ranks import Ranks
 from rl_system.training.schedule import learning_rate
+from rl_system.training.trained import Trained
 from rl_system.training.weights import export_weights
 from rl_system.training.work import Work
 
 
-class Learner:
+class Learner(Trained):
     """Owns `model` from now on. updates: optimizer steps of the whole run, which the schedule is laid over.
 
     reference: the policy that the divergence in `algorithm.kl_coefficient` is measured from; never trained. critic: the
     model that a critic starts from where `algorithm.advantage` needs one; owned too.
 
     version: policy version of the parameters; `update` raises it by one, whatever the number of minibatches.
+
+    ranks: those that train on other parts of a batch. world: all ranks there are, where several of them share one model
+    (see `tensor_parallel`; `model` is this rank's share of it then).
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Learner:
         updates: int,
         temperature: float = 1.0,
         ranks: Ranks | None = None,
+        world: Ranks | None = None,
         version: int = 0,
         reference: PreTrainedModel | None = None,
         critic: PreTrainedModel | None = None,
@@ -63,15 +65,15 @@ class Learner:
             raise ValueError("algorithm.kl_coefficient is set: the learner needs a reference model")
         if needs_critic(algorithm) and critic is None:
             raise ValueError(f"algorithm.advantage is {algorithm.advantage!r}: the learner needs a critic model")
-        self.model, self.algorithm, self.updates, self.version = model, algorithm, updates, version
-        self.ranks = ranks or Ranks()
-        self._lay_out(optimizer)
+        self.algorithm, self.updates, self.version = algorithm, updates, version
+        cure = f"optimizer.learning_rate than {optimizer.learning_rate:g}"
+        super().__init__(model, {"": model}, optimizer, ranks or Ranks(), cure)
+        self.world = world or self.ranks
         self._make_executor = partial(make_executor, config=executor, temperature=temperature)
         self.executor = self._make_executor(model)
         self.reference: Executor | None = None
         if reference is not None:
             self.set_reference(reference)
-        self.bad_steps = BadSteps(optimizer.max_bad_steps, f"optimizer.learning_rate than {optimizer.learning_rate:g}")
         self.critic: Critic | None = None
         if critic is not None:
             self.critic = Critic(
@@ -81,21 +83,11 @@ class Learner:
         """Of each minibatch of the last update, [sequence_tokens]: logprobs under the parameters before its step."""
 
     def regroup(self, ranks: Ranks) -> None:
-        """Take a place in another group. Parameters stay; optimizer states are lost, and zero until somebody fills them:
-        see `resharding`.
-        """
-        config = self.optimizer.config
-        del self.optimizer  # so that there need not be room for its old states beside the new ones
-        self.ranks = ranks
-        self._lay_out(config)
+        """Of the critic too. Not where several ranks share a model."""
+        super().regroup(ranks)
+        self.world = ranks
         if self.critic is not None:
             self.critic.regroup(ranks)
-
-    def _lay_out(self, config: OptimizerConfig) -> None:
-        """Vectors and optimizer that suit the number of ranks."""
-        self.flat = FlatParameters(self.model, self.ranks.size)
-        gradient_buffers(self.model).use(self.flat.gradient_of)
-        self.optimizer = ShardedAdamW(self.flat, config, self.ranks)
 
     def set_reference(self, model: PreTrainedModel) -> None:
         """Measure divergence from `model` from now on."""

@@ -12,7 +12,8 @@ from safetensors import safe_open
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rl_system.errors import UserError
-from rl_system.training.weights import export_weights, saved_tensors
+from rl_system.training.tensor_parallel import Sharding
+from rl_system.training.weights import as_chunks, own_tensors, saved_tensors
 
 FILE_BYTES = 4 << 30
 """Larger models are cut into several files, so that readers can take one at a time."""
@@ -23,19 +24,27 @@ SAFETENSORS_DTYPES = {
 """numpy's name of a dtype (bfloat16: that of ml_dtypes) to that of the file format."""
 
 
-def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, directory: Path) -> None:
-    """Write configuration, parameters in the model's dtype, and tokenizer with its chat template into `directory`."""
+def save_model(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    directory: Path,
+    tensors: Mapping[str, torch.Tensor] | None = None,
+) -> None:
+    """Write configuration, parameters in the model's dtype, and tokenizer with its chat template into `directory`.
+
+    tensors: what `saved_tensors` gave, where it was asked before.
+    """
     model.config.save_pretrained(directory)
     if model.generation_config is not None:
         model.generation_config.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
-    save_parameters(model, directory)
+    save_parameters(saved_tensors(model) if tensors is None else tensors, directory)
 
 
-def save_parameters(model: torch.nn.Module, directory: Path) -> None:
-    """Write the parameters as `model.safetensors`, or as several files with an index."""
-    sizes = [t.numel() * t.element_size() for t in saved_tensors(model).values()]
-    chunks = export_weights(model, FILE_BYTES)
+def save_parameters(tensors: Mapping[str, torch.Tensor], directory: Path) -> None:
+    """Write what `saved_tensors` gave as `model.safetensors`, or as several files with an index."""
+    sizes = [t.numel() * t.element_size() for t in tensors.values()]
+    chunks = as_chunks(tensors, FILE_BYTES)
     if sum(sizes) <= FILE_BYTES:
         write_safetensors(directory / "model.safetensors", next(chunks))
         return
@@ -53,16 +62,16 @@ def save_parameters(model: torch.nn.Module, directory: Path) -> None:
 
 
 def load_parameters(model: torch.nn.Module, directory: Path) -> None:
-    """Copy the parameters that `save_parameters` wrote into `model`, in place.
+    """Copy the parameters that `save_parameters` wrote into `model`, in place; a rank that shares the model, its share.
 
     Raises UserError unless names and shapes are exactly the model's.
     """
-    expected = saved_tensors(model)
+    expected, sharding = own_tensors(model), Sharding.of(model)
     found: set[str] = set()
     for path in sorted(directory.glob("*.safetensors")):
         with safe_open(path, framework="pt") as file:
             for name in file.keys():  # noqa: SIM118  (not a dict)
-                tensor = file.get_tensor(name)
+                tensor = sharding.share(name, file.get_tensor(name))
                 if name not in expected or tensor.shape != expected[name].shape:
                     raise UserError(f"{path} holds {name} {list(tensor.shape)}, which the configured model has not")
                 expected[name].copy_(tensor)

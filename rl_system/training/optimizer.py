@@ -2,7 +2,8 @@
 
 A step reduces every bucket of gradients once, updates this rank's shares with torch's own AdamW, and gathers the new
 values. All ranks take the same decision about a step, because it rests on numbers that were summed over the ranks:
-a loss or gradient that is not finite changes neither parameters nor states.
+a loss or gradient that is not finite changes neither parameters nor states. Where several ranks share a model, each
+does this for its share of the model, among the ranks that have the same share of other copies.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from dataclasses import dataclass
 import torch
 
 from rl_system.config.optimizer import OptimizerConfig
-from rl_system.training.flat_parameters import FlatParameters
+from rl_system.training.flat_parameters import FlatParameters, overlaps
 from rl_system.training.ranks import Ranks
+from rl_system.training.tensor_parallel import agree_on_replicated
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +101,10 @@ class ShardedAdamW:
     def step(self, loss: float, learning_rate: float) -> StepOutcome:
         """Reduce, clip, update and gather; `loss` is this rank's part of the batch's loss. Leaves gradients at zero."""
         flat = self.flat
+        agree_on_replicated(flat.gradient_of, flat.sharding)
         for bucket, share in zip(flat.buckets, self.shares, strict=True):
             self.ranks.reduce_scatter(flat.gradients[bucket], flat.gradients[share])
-        squares = sum(
-            torch.linalg.vector_norm(flat.gradients[share], dtype=torch.float64).square() for share in self.shares
-        )
-        loss, square = self.ranks.sum([loss, float(squares)], flat.gradients.device)
+        loss, square = self._sums(loss)
         norm = math.sqrt(square) if square >= 0 else math.nan
         applied = math.isfinite(loss) and math.isfinite(norm)
         if applied:
@@ -116,6 +116,22 @@ class ShardedAdamW:
             self._gather()
         flat.gradients.zero_()
         return StepOutcome(loss, norm, applied)
+
+    def _sums(self, loss: float) -> tuple[float, float]:
+        """Loss of the whole batch and squared norm of the whole gradient, the same numbers on every rank."""
+        group, device = self.flat.sharding.group, self.flat.gradients.device
+        square = sum(self._square(share) for share in self.shares)
+        if group.size > 1:  # all ranks that share a model have the gradients of what is replicated
+            replicated = [slice(slot.start, slot.stop) for slot in self.flat.slots if slot.replicated]
+            common = [where for share in self.shares for where, _ in overlaps(share, replicated)]
+            square = square - (1 - 1 / group.size) * sum(self._square(where) for where in common)
+        loss, square = self.ranks.sum([loss, float(square)], device)
+        numbers = torch.tensor([loss / group.size, square], dtype=torch.float64, device=device)
+        loss, square = group.sum_in_place(numbers).tolist()
+        return loss, square
+
+    def _square(self, where: slice) -> torch.Tensor:
+        return torch.linalg.vector_norm(self.flat.gradients[where], dtype=torch.float64).square()
 
     def _clip(self, norm: float) -> None:
         if norm > self.config.max_grad_norm:

@@ -11,12 +11,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from rl_system.records import WeightChunk, Weights
 from rl_system.training.complete_directory import complete_directory
 from rl_system.training.model_files import save_parameters
-from rl_system.training.weights import Checksum, as_numpy, load_units, saved_tensors
+from rl_system.training.weights import Checksum, as_numpy, load_units
 
 COMPARED_BYTES = 1 << 20
 """Stretch of a tensor that is compared at once: where one differs, the rest need not be looked at."""
@@ -45,9 +44,8 @@ class ChunkPublisher:
         self._chunks_put = 0
         self._current: list[_Put] = []
 
-    def publish(self, model: nn.Module, version: int) -> Weights:
-        """Everything that `model` consists of, most of it perhaps as chunks that were published before."""
-        tensors = saved_tensors(model)
+    def publish(self, tensors: Mapping[str, torch.Tensor], version: int) -> Weights:
+        """All of `tensors`, a model as `saved_tensors` gives it, most of it perhaps as chunks that were published before."""
         kept: list[_Put] = []
         changed: Units = []
         beside: Units = []
@@ -115,14 +113,14 @@ def same_bits(one: np.ndarray, other: np.ndarray) -> bool:
     )
 
 
-def publish_directory(model: nn.Module, version: int, parent: Path) -> Weights:
-    """Write the safetensors files of `parent/version_<version>`, complete or absent.
+def publish_directory(tensors: Mapping[str, torch.Tensor], version: int, parent: Path) -> Weights:
+    """Write a model, as `saved_tensors` gives it, as the safetensors files of `parent/version_<version>`, complete or absent.
 
     The version before stays, for workers that are still reading it; older ones are removed.
     """
     directory = parent / f"version_{version}"
     with complete_directory(directory) as staging:
-        save_parameters(model, staging)
+        save_parameters(tensors, staging)
     for old in parent.glob("version_*"):
         number = old.name.removeprefix("version_")
         if number.isdigit() and int(number) < version - 1:

@@ -17,10 +17,13 @@ import torch.distributed as dist
 
 
 class Ranks:
-    """This process's place among `size` trainers. With one trainer there is no process group and nothing is sent."""
+    """This process's place among `size` trainers. With one trainer there is no process group and nothing is sent.
 
-    def __init__(self, rank: int = 0, size: int = 1) -> None:
-        self.rank, self.size = rank, size
+    group: where these are not all ranks there are, their process group.
+    """
+
+    def __init__(self, rank: int = 0, size: int = 1, group: dist.ProcessGroup | None = None) -> None:
+        self.rank, self.size, self.group = rank, size, group
 
     @classmethod
     def join(
@@ -52,19 +55,19 @@ class Ranks:
         The rest of the bucket holds garbage afterwards.
         """
         if self.size > 1:
-            dist.reduce_scatter_single(own, bucket)
+            dist.reduce_scatter_single(own, bucket, group=self.group)
 
     def all_gather(self, bucket: torch.Tensor, own: torch.Tensor) -> None:
         """Fill `bucket` with every rank's `own`, an equal share of it and a view into it, in place."""
         if self.size > 1:
-            dist.all_gather_single(bucket, own)
+            dist.all_gather_single(bucket, own, group=self.group)
 
     def sum(self, values: list[float], device: torch.device) -> list[float]:
         """Elementwise sum over the ranks in float64; every rank gets the same bits."""
         if self.size == 1:
             return list(values)
         total = torch.tensor(values, dtype=torch.float64, device=device)
-        dist.all_reduce(total)
+        dist.all_reduce(total, group=self.group)
         return total.tolist()
 
     def gather_objects(self, value: Any) -> list[Any]:
@@ -72,15 +75,15 @@ class Ranks:
         if self.size == 1:
             return [value]
         values: list[Any] = [None] * self.size
-        dist.all_gather_object(values, value)
+        dist.all_gather_object(values, value, group=self.group)
         return values
 
     def barrier(self) -> None:
         if self.size > 1:
-            dist.barrier()
+            dist.barrier(group=self.group)
 
     def close(self) -> None:
-        """Leave the group. The process may join another one afterwards."""
+        """Leave all groups. The process may join others afterwards."""
         if self.size > 1 and dist.is_initialized():
             dist.destroy_process_group()
 

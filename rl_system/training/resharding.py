@@ -18,9 +18,9 @@ import ml_dtypes
 import numpy as np
 import torch
 
-from rl_system.training.checkpoint import Trained
-from rl_system.training.flat_parameters import Layout, copy_overlaps
+from rl_system.training.flat_parameters import Layout, copy_overlaps, overlaps
 from rl_system.training.learner import Learner
+from rl_system.training.trained import Trained
 from rl_system.training.weights import as_numpy
 
 POLICY, CRITIC = "policy", "critic"
@@ -107,14 +107,9 @@ def set_counters(learner: Learner, counters: dict[str, Any]) -> None:
 def _cut(trained: Trained, size: int, rank: int) -> Shard:
     """What rank `rank` of `size` gets of this rank's states."""
     wanted = Layout(trained.flat.layout.elements, size).shares(rank)
-    stretches, places, own = [], [], 0
-    for share in trained.optimizer.shares:
-        for other in wanted:
-            start, stop = max(share.start, other.start), min(share.stop, other.stop)
-            if start < stop:
-                stretches.append((start, stop))
-                places.append(slice(own + start - share.start, own + stop - share.start))
-        own += share.stop - share.start
+    common = [each for stretch in wanted for each in overlaps(stretch, trained.optimizer.shares)]
+    stretches = [(where.start, where.stop) for where, _ in common]
+    places = [own for _, own in common]
     states = {
         name: as_numpy(torch.cat([values[:0], *(values[each] for each in places)]))
         for name, values in trained.optimizer.states().items()

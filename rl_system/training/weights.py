@@ -13,8 +13,15 @@ import numpy as np
 import torch
 from torch import nn
 
+from rl_system.training.tensor_parallel import Sharding
+
 
 def export_weights(model: nn.Module, chunk_bytes: int) -> Iterator[dict[str, np.ndarray]]:
+    """`as_chunks` of what a checkpoint of `model` holds."""
+    return as_chunks(saved_tensors(model), chunk_bytes)
+
+
+def as_chunks(tensors: Mapping[str, torch.Tensor], chunk_bytes: int) -> Iterator[dict[str, np.ndarray]]:
     """Parameters and saved buffers under their Hugging Face names, in chunks of at most `chunk_bytes`.
 
     Tensors that share storage (tied embeddings) come once, under the first of their names; a larger tensor is a chunk
@@ -23,7 +30,7 @@ def export_weights(model: nn.Module, chunk_bytes: int) -> Iterator[dict[str, np.
     """
     chunk: dict[str, np.ndarray] = {}
     size = 0
-    for name, tensor in saved_tensors(model).items():
+    for name, tensor in tensors.items():
         bytes_of_tensor = tensor.numel() * tensor.element_size()
         if chunk and size + bytes_of_tensor > chunk_bytes:
             yield chunk
@@ -35,7 +42,28 @@ def export_weights(model: nn.Module, chunk_bytes: int) -> Iterator[dict[str, np.
 
 
 def saved_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
-    """What a checkpoint of `model` holds: its state without the second names of shared tensors, detached."""
+    """What a checkpoint of `model` holds: its state without the second names of shared tensors, detached.
+
+    Of a model that several ranks share: whole tensors on the CPU, gathered, on the first of them; nothing on the others,
+    which all have to call this too.
+    """
+    sharding = Sharding.of(model)
+    if sharding.group.size > 1:
+        return _gathered(own_tensors(model), sharding)
+    return own_tensors(model)
+
+
+def _gathered(tensors: dict[str, torch.Tensor], sharding: Sharding) -> dict[str, torch.Tensor]:
+    result = {}
+    for name, tensor in tensors.items():
+        whole = sharding.whole(name, tensor)
+        if sharding.group.rank == 0:
+            result[name] = whole.cpu()
+    return result
+
+
+def own_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
+    """As `saved_tensors`, of this rank's share of the model; the very tensors."""
     result: dict[str, torch.Tensor] = {}
     seen: set[tuple[int, torch.Size]] = set()
     for name, tensor in model.state_dict().items():

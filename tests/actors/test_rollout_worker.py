@@ -21,7 +21,7 @@ from rl_system.allocation.handover import ABORTED
 from rl_system.config.run import RunConfig
 from rl_system.records import Turn, WeightChunk, Weights
 from rl_system.training.publishing import ChunkPublisher
-from rl_system.training.weights import export_weights, weights_checksum
+from rl_system.training.weights import export_weights, saved_tensors, weights_checksum
 from tests.actors.conftest import STOP_ID, VOCABULARY
 
 TOLERANCE = 1e-4
@@ -282,7 +282,7 @@ def publisher() -> ChunkPublisher:
 
 def publish(served: Served, publisher: ChunkPublisher, model: PreTrainedModel) -> float:
     """An update as a trainer makes it; the bytes that the worker fetched."""
-    report = served.call("update_weights", publisher.publish(model, served.version + 1))
+    report = served.call("update_weights", publisher.publish(saved_tensors(model), served.version + 1))
     served.model, served.version = model, served.version + 1
     return report["bytes"]
 
@@ -332,8 +332,8 @@ def test_a_chunk_that_is_not_what_its_identity_promises_is_noticed_by_the_sum_of
     served: Served, publisher: ChunkPublisher
 ) -> None:
     publish(served, publisher, served.changed_model())
-    held = publisher.publish(served.model, served.version).chunks[0]
-    weights = publisher.publish(served.changed_model(), served.version + 1)
+    held = publisher.publish(saved_tensors(served.model), served.version).chunks[0]
+    weights = publisher.publish(saved_tensors(served.changed_model()), served.version + 1)
     assert ray.get(held.content).keys() == ray.get(weights.chunks[0].content).keys()
     wrong = [WeightChunk(weights.chunks[0].content, held.identity), *weights.chunks[1:]]
     with pytest.raises(WeightsRejected, match="checksum"):

@@ -63,6 +63,12 @@ def test_what_depends_on_time_is_refused_in_a_deterministic_run(key, value):
     assert "deterministic is true" in text and f"{key} is {value}: " in text
 
 
+@pytest.mark.parametrize(("transport", "device", "other"), [("nccl", "cpu", "cuda"), ("gloo", "cuda", "cpu")])
+def test_a_broadcast_between_other_devices_than_the_models_is_refused(transport, device, other):
+    text = message("--weights.transport", transport, "--model.device", device)
+    assert f"weights.transport is '{transport}'" in text and f"'{other}'" in text and "'object_store'" in text
+
+
 def test_a_model_as_user_is_refused_in_a_deterministic_run():
     user = {"user": {"kind": "llm", "model": "m", "api_base": "http://127.0.0.1:1/v1"}}
     assert "environment.user.kind is llm" in message(environment=user, **REPEATABLE)

@@ -11,7 +11,7 @@ import torch
 
 from rl_system.training.ranks import Ranks, connect_store, host_store
 
-TIMEOUT_S = 120.0
+TIMEOUT_S = 300.0
 LOOPBACK = "127.0.0.1"
 
 

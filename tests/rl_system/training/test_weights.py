@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 from rl_system.records import Weights
 from rl_system.training.flat_parameters import FlatParameters
 from rl_system.training.publishing import ChunkPublisher, publish_directory, same_bits
-from rl_system.training.weights import export_weights, load_units, weights_checksum
+from rl_system.training.weights import export_weights, load_units, saved_tensors, weights_checksum
 from tests.rl_system.training.conftest import make_model
 
 
@@ -90,14 +90,14 @@ def assert_published(weights: Weights, model: torch.nn.Module) -> None:
 
 def test_what_was_published_does_not_change_with_later_updates():
     model = make_model()
-    weights = publisher_of().publish(model, 7)
+    weights = publisher_of().publish(saved_tensors(model), 7)
     before = exported(make_model())
     with torch.no_grad():
         model.model.norm.weight += 1  # the trainer goes on
     assert weights.version == 7 and len(weights.chunks) > 1
     assert all(np.array_equal(values_of(weights)[name], array) for name, array in before.items())
     assert weights.checksum == weights_checksum([before])
-    assert publisher_of(verify=False).publish(model, 8).checksum == ""
+    assert publisher_of(verify=False).publish(saved_tensors(model), 8).checksum == ""
 
 
 def test_parameters_of_a_layer_and_no_others_are_a_unit():
@@ -125,14 +125,14 @@ LAYER = "model.layers.1.mlp.up_proj.weight"
 def test_every_publication_is_whole_and_after_two_of_a_kind_only_what_changed_is_put_anew(rounds, chunk_bytes, tied):
     model = make_model(tied=tied)
     publisher = publisher_of(chunk_bytes)
-    previous = publisher.publish(model, 0)
+    previous = publisher.publish(saved_tensors(model), 0)
     assert_published(previous, model)
     settled: set[str] = set()
     for version, changed in enumerate(rounds, 1):
         with torch.no_grad():
             for name in changed:
                 model.get_parameter(name).view(-1)[-1] += 1
-        weights = publisher.publish(model, version)
+        weights = publisher.publish(saved_tensors(model), version)
         assert_published(weights, model)
         known = {chunk.identity: chunk.content for chunk in previous.chunks}
         fresh = [chunk for chunk in weights.chunks if chunk.identity not in known]
@@ -158,7 +158,7 @@ def test_a_bit_is_a_change_and_not_a_number_is_itself():
 def test_a_published_directory_holds_the_parameters_and_only_the_last_two_stay(tmp_path):
     model = make_model()
     for version in (1, 2, 3, 10, 11):
-        weights = publish_directory(model, version, tmp_path)
+        weights = publish_directory(saved_tensors(model), version, tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["version_10", "version_11"]
     assert weights.directory == str(tmp_path / "version_11") and weights.chunks == []
     loaded = load_file(tmp_path / "version_11" / "model.safetensors")
