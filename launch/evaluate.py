@@ -67,7 +67,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def evaluate(options: argparse.Namespace, overrides: list[str]) -> int:
     config = configuration(options, overrides)
-    check_user(config.environment.user)
+    check_user(config.environment.user, config.model.device)
     tasks = list_tasks(config.environment, options.split)[: options.max_tasks]
     with results_stream(options.json) as out:
         report = (lambda episode: print(json.dumps(as_record(episode)), file=out, flush=True)) if options.json else None

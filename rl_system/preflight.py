@@ -76,7 +76,7 @@ def preflight(config: RunConfig, *, resume: bool = False, dry_run: bool = False)
         if not found:
             raise UserError(f"environment.domain {config.environment.domain!r} has no task in split {split!r}")
     try:
-        check_user(config.environment.user)
+        check_user(config.environment.user, config.model.device)
     except (UserUnreachable, ModelNotCached) as absent:
         if not dry_run:
             raise

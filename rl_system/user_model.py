@@ -21,12 +21,18 @@ class UserUnreachable(UserError):
     """Nothing answers at the address of the user's model: no mistake where the run starts elsewhere, or later."""
 
 
-def check_user(user: UserConfig) -> None:
+def check_user(user: UserConfig, device: str) -> None:
     """Raises UserUnreachable, and UserError where the server answers but does not serve `user.model`, or where there is
-    no such model to be served here. Does nothing for users that are no models."""
+    no such model to be served here, on `device`. Does nothing for users that are no models."""
     if user.kind != "llm":
         return
     if user.api_base is None:
+        if device == "cuda":
+            raise UserError(
+                f"environment.user.api_base is missing: with model.device 'cuda' every GPU that is given belongs to "
+                f"generation or training, and none to the user's model. Serve it on others (vllm serve {user.model} "
+                "--enable-auto-tool-choice --tool-call-parser hermes) and give the address"
+            )
         try:
             model_directory(user.model)
         except UserError as error:  # It speaks of the field where a model usually stands.

@@ -78,31 +78,35 @@ class Clock:
 
 
 async def measure(config: EnvironmentConfig, concurrency: int) -> dict[str, float | int]:
-    """One record: throughput under load, by wall clock and by CPU time (scoring included), times alone (milliseconds),
+    """One record: throughput under load, by wall clock and by CPU time of whole episodes, times alone (milliseconds),
     memory of the worker processes (MiB)."""
     tasks = list_tasks(config, config.split)
     async with EnvironmentHost(config) as host:
-        # Imports, files and schemas are read once per process, by whichever environment comes first.
-        first = await asyncio.gather(*(opened(host, tasks[0], Clock()) for _ in range(max(config.processes, 1))))
-        await asyncio.gather(*(finish(environment, Clock()) for environment in first))
+        # Imports, files, schemas and gold states are read or made once per process, by whichever episode comes first: a
+        # run of some hours does not feel them.
+        for task in tasks[:concurrency]:
+            first = await asyncio.gather(*(opened(host, task, Clock()) for _ in range(max(config.processes, 1))))
+            await asyncio.gather(*(finish(environment, Clock()) for environment in first))
         alone = Clock()
         for task in islice(cycle(tasks), ALONE):
             await finish(await opened(host, task, alone), alone)
         before = memory(host)
         loaded = Clock()
-        start = time.perf_counter()
+        start, cpu = time.perf_counter(), cpu_s(host)
         environments = await asyncio.gather(*(opened(host, task, loaded) for task in islice(cycle(tasks), concurrency)))
         open_s = time.perf_counter() - start
         after = memory(host)
-        start, cpu = time.perf_counter(), cpu_s(host)
+        start = time.perf_counter()
         rewards = await asyncio.gather(*(finish(environment, loaded) for environment in environments))
-        play_s, play_cpu_s = time.perf_counter() - start, cpu_s(host) - cpu
+        play_s = time.perf_counter() - start
+        cpu = max(cpu_s(host) - cpu, CPU_TICK_S)
     return {
         "concurrency": concurrency,
         "processes": config.processes,
         "episodes_per_s": concurrency / (open_s + play_s),
         "tool_steps_per_s": len(loaded.step) / play_s,
-        "tool_steps_per_core_s": len(loaded.step) / max(play_cpu_s, CPU_TICK_S),
+        "episodes_per_core_s": concurrency / cpu,
+        "tool_steps_per_core_s": len(loaded.step) / cpu,
         "slowest_step_ms": 1e3 * max(loaded.step),
         "reset_ms": 1e3 * mean(alone.reset),
         "step_ms": 1e3 * mean(alone.step),
