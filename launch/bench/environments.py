@@ -52,6 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
             split=options.split,
             user=UserConfig(kind=user),
             processes=options.processes,
+            start_timeout_s=600.0,
             step_timeout_s=600.0,
         )
         output({"domain": options.domain, "user": user} | asyncio.run(measure(config, concurrency)))

@@ -16,6 +16,7 @@ from rl_system.chat.tool_calls import write_calls
 from rl_system.config.environment import EnvironmentConfig, UserConfig
 from rl_system.records import NO_VERSION, Ending, Episode, Turn
 from tests.envs import misbehaving
+from tests.envs.tau2.chat_server import ChatServer, serving
 from tests.rl_system.chat.dialogues import DROPS_THINKING, Writer, episode_of, limits, make_renderer, make_tokenizer
 
 CONFIG = EnvironmentConfig(processes=0, step_timeout_s=1.0)
@@ -195,6 +196,26 @@ def test_thinking_and_stop_words_in_it_never_reach_the_user() -> None:
     said = [message for message in played.transcript if message["role"] == "assistant"][1:]
     assert {message["content"] for message in said} == {"How can I help?"}
     assert {message["thinking"] for message in said} == {"The user is wrong. ###STOP###"}
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "<think>\nThe user is wrong. ###STOP###\n</think>\n\nHow can I help?",
+        "The user is wrong. ###STOP###\n</think>\n\nHow can I help?",
+        "How can I help?<think>The user is wrong. ###STOP###",
+    ],
+)
+def test_what_the_agent_thinks_is_never_sent_to_the_users_model(secret: str) -> None:
+    server = ChatServer(["Hello.", "Go on.", "Thanks. ###STOP###"])
+    with serving(server) as address:
+        user = UserConfig(kind="llm", model="customer", api_base=address)
+        config = EnvironmentConfig(domain="mock", user=user, processes=0)
+        renderer = make_renderer(DROPS_THINKING)
+        played = episode_of(config, list_tasks(config, "base")[0], Writer(renderer, [secret] * 2), renderer, limits())
+    assert played.ended is Ending.USER_STOP
+    heard = [each["content"] for request in server.requests for each in request["messages"] if each["role"] == "user"]
+    assert "How can I help?" in heard and not any("wrong" in words or "STOP" in words for words in heard)
 
 
 def demonstrations(config: EnvironmentConfig, split: str, choose: Callable[[list], list]) -> list[Episode]:
