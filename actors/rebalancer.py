@@ -206,7 +206,7 @@ class Rebalancer:
             self.devices.claim(switch.device, switch.side)
         self.tracker.event(
             "switch_began", change=switch.name, move=switch.move, device=switch.device, split=list(switch.before),
-            reason=reason,
+            reason=reason, node=self.accelerators.placed.get(switch.device),
         )  # fmt: skip
         self.tracker.progress.note(f"accelerator {switch.device} {switch.name}: {reason}")
 
