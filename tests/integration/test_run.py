@@ -29,7 +29,7 @@ def read(path: Path) -> list[dict]:
 
 
 def test_a_submitted_run_trains_measures_evaluates_and_goes_on_after_a_resume(submit, command, tmp_path):
-    output, _ = submit("first", command(**WITH_A_CRITIC)).communicate(timeout=FINISH_S)
+    output, _ = submit("first", command(**WITH_A_CRITIC, evaluation__every=1)).communicate(timeout=FINISH_S)
     run = tmp_path / "tau2_mock_cpu"
     assert f"done: {run}" in output, output
 
@@ -44,7 +44,11 @@ def test_a_submitted_run_trains_measures_evaluates_and_goes_on_after_a_resume(su
     # The first line may be written before the first update reached the workers; all later ones have compared.
     assert all(line["rollout/logprob_gap"] < 1e-4 for line in lines[1:])
     evaluations = [event for event in read(run / "events.jsonl") if event["event"] == "evaluation"]
-    assert [event["step"] for event in evaluations] == [0, 3]
+    assert [event["step"] for event in evaluations] == [0, 1, 2, 3]
+    for step in range(4):
+        # Beside the training groups, and yet by one policy: the newest.
+        played = read(run / "episodes" / f"evaluation_step_{step}.jsonl")
+        assert {version for episode in played for turn in episode["turns"] for version in turn["versions"]} == {step}
 
     episodes = [episode for file in sorted((run / "episodes").glob("group_*")) for episode in read(file)]
     versions = {version for episode in episodes for turn in episode["turns"] for version in turn["versions"]}
