@@ -18,7 +18,7 @@ from rl_system.tracking.names import unlisted
 from tests.envs import misbehaving
 from tests.models import save_tiny_chat_model
 
-TIMEOUT_S = 60
+TIMEOUT_S = 240
 
 
 @ray.remote(num_cpus=0)
@@ -102,7 +102,7 @@ def play_one_group(model: Path, over_sample: int, slow: int) -> tuple[list[Episo
 
 def misbehaving_environment(tmp_path: Path, tasks: str) -> dict:
     values = {"name": misbehaving.__name__, "domain": str(tmp_path), "split": tasks}
-    return values | {"processes": 2, "max_turns": 2, "step_timeout_s": 1.0}
+    return values | {"processes": 2, "max_turns": 2, "step_timeout_s": 3.0}
 
 
 def call(reference):
@@ -131,7 +131,7 @@ def test_an_environment_that_hangs_or_crashes_is_replaced_and_counted_and_its_gr
     assert [episode.index for episode in group] == [0, 1]
     assert {(episode.ended, episode.reward) for episode in group} == {(Ending.MAX_TURNS, 1.0)}
     assert metrics["rollout/environments_abandoned"] >= 1
-    assert metrics["rollout/environment_processes_replaced"] == 1
+    assert metrics["rollout/environment_processes_replaced"] >= 1
     assert status["dropped"] == {}
 
 
