@@ -16,10 +16,13 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
 from pathlib import Path
+
+import psutil
 
 from rl_system.config.environment import EnvironmentConfig, UserConfig
 from rl_system.config.model import ModelConfig
@@ -106,7 +109,11 @@ class UserServer:
                 os.killpg(process.pid, wish)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 await asyncio.to_thread(process.wait, STOP_TIMEOUT_S)
-        # The second signal also reaches children that a server which went by itself left behind.
+        # The second signal also reaches children that a server which went by itself left behind. A busy machine takes a
+        # moment to end them.
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        while await asyncio.to_thread(living, process.pid) and time.monotonic() < deadline:
+            await asyncio.sleep(POLL_S)
         self._log.close()
         self._files.cleanup()
 
@@ -128,6 +135,16 @@ class UserServer:
     def _words(self) -> str:
         self._log.seek(0)
         return " ".join(self._log.read().decode(errors="replace").split())[-600:]
+
+
+def living(group: int) -> list[psutil.Process]:
+    """Processes of a group that still run; one that was killed may wait for its new parent to collect it."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+            if os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
 
 
 def _answers(url: str) -> bool:

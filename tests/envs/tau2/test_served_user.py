@@ -1,15 +1,12 @@
 """A dialogue whose user is played by the small model, served by vLLM on this machine."""
 
 import asyncio
-import contextlib
 import json
-import os
 from pathlib import Path
 
-import psutil
 import pytest
 
-from actors.engine.user_server import UserServer
+from actors.engine.user_server import UserServer, living
 from envs.host import EnvironmentHost
 from envs.protocol import Action
 from envs.registry import list_tasks
@@ -28,16 +25,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 def _model() -> None:
     if not is_prepared(MODEL):
         pytest.skip(f"{MODEL} has not been prepared; python -m launch.prepare_model {MODEL}")
-
-
-def living(group: int) -> list[psutil.Process]:
-    """Processes of a group that still run; one that was killed may wait for its new parent to collect it."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
-            if os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-    return found
 
 
 def test_a_small_model_plays_the_user_of_a_dialogue() -> None:
