@@ -12,7 +12,7 @@ from rl_system.training.prepared import prepare_model
 SMALL_MODEL = "smollm2-135m-instruct"
 
 
-def save_tiny_chat_model(directory: Path, *, seed: int = 0) -> Path:
+def save_tiny_chat_model(directory: Path, *, seed: int = 0, kv_heads: int = 1) -> Path:
     """A random Llama of 3 million parameters with tied embeddings in `directory`, in Hugging Face layout."""
     prepare_model(SMALL_MODEL)
     tokenizer = load_tokenizer(ModelConfig(path=SMALL_MODEL))
@@ -24,7 +24,7 @@ def save_tiny_chat_model(directory: Path, *, seed: int = 0) -> Path:
             intermediate_size=128,
             num_hidden_layers=2,
             num_attention_heads=2,
-            num_key_value_heads=1,
+            num_key_value_heads=kv_heads,
             head_dim=32,
             max_position_embeddings=2048,
             tie_word_embeddings=True,

@@ -132,6 +132,37 @@ def test_the_directory_transport_publishes_a_path_with_all_parameters(local_ray,
     ray.kill(trainer)
 
 
+def test_two_trainers_that_share_a_model_publish_and_save_the_whole_of_it(local_ray, config, batch, tmp_path):
+    allocation = config.allocation.model_copy(update={"trainer": 2, "tensor_parallel": 2, "mode": "off"})
+    path = save_tiny_chat_model(tmp_path / "model", kv_heads=2)
+    shared = config.model_copy(
+        update={"allocation": allocation, "model": config.model.model_copy(update={"path": str(path)}), "output": tmp_path}
+    )
+    alone = Learner(
+        load_model(shared.model), algorithm=shared.algorithm, executor=shared.executor, optimizer=shared.optimizer,
+        updates=shared.steps,
+    )  # fmt: skip
+    alone.update(batch)
+    trainers = [Trainer.options(num_cpus=0).remote(rank, 2, shared, str(path)) for rank in range(2)]
+    meeting = call(trainers[0].host.remote("127.0.0.1"))
+    call([trainer.setup.remote(meeting) for trainer in trainers])
+    call([trainer.update.remote([ray.put(batch)]) for trainer in trainers])
+    published, nothing = call([trainer.publish.remote() for trainer in trainers])
+    assert nothing is None and published.version == 1
+    arrays = {name: array for chunk in call([each.content for each in published.chunks]) for name, array in chunk.items()}
+    assert arrays.keys() == dict(alone.model.named_parameters()).keys()
+    for name, parameter in alone.model.named_parameters():
+        np.testing.assert_allclose(arrays[name], parameter.detach().numpy(), atol=2e-4, err_msg=name)
+        assert np.abs(arrays[name] - parameter.detach().numpy()).mean() < 1e-6, name
+    logprobs = call([trainer.logprobs.remote(batch) for trainer in trainers])
+    assert np.array_equal(*logprobs)
+    saved = call([trainer.save_checkpoint.remote(tmp_path, 1, {}, {}) for trainer in trainers])[0]
+    model = AutoModelForCausalLM.from_pretrained(saved / "model")
+    assert all(np.array_equal(arrays[name], parameter.detach().numpy()) for name, parameter in model.named_parameters())
+    for trainer in trainers:
+        ray.kill(trainer)
+
+
 # -- groups that change their size ------------------------------------------------------------------------------------
 
 
