@@ -16,8 +16,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from launch.bench.support.options import integers, names
 from launch.command import STOPPED, run_command
 from rl_system.config.load import load_config, read_yaml

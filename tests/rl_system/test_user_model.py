@@ -1,10 +1,8 @@
 """The server of the user's model, asked before a run starts."""
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
@@ -12,29 +10,20 @@ from rl_system.config.environment import UserConfig
 from rl_system.errors import UserError
 from rl_system.training.hub_cache import ModelNotCached
 from rl_system.user_model import UserUnreachable, check_user
+from tests.loopback import QuietHandler, serving_on_loopback
 
 
 @contextmanager
 def answering(status: int, body: str) -> Iterator[str]:
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler):
         def do_GET(self) -> None:
             found = self.path == "/v1/models"
             self.send_response(status if found else 404)
             self.end_headers()
             self.wfile.write(body.encode())
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/v1"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with serving_on_loopback(Handler) as address:
+        yield address
 
 
 def user(**values: object) -> UserConfig:

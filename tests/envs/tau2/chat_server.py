@@ -7,8 +7,9 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from tests.loopback import QuietHandler, serving_on_loopback
 
 
 class ChatServer:
@@ -41,7 +42,7 @@ class ChatServer:
 def serving(server: ChatServer) -> Iterator[str]:
     """The server's address while it runs."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler):
         def do_POST(self) -> None:
             request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             answer = server.take(request)
@@ -68,15 +69,5 @@ def serving(server: ChatServer) -> Iterator[str]:
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=http.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{http.server_port}/v1"
-    finally:
-        http.shutdown()
-        thread.join()
-        http.server_close()
+    with serving_on_loopback(Handler) as address:
+        yield address
