@@ -48,16 +48,12 @@ class TaskSampler:
         return cls(tasks, EpochOrder(len(tasks), seed, config.shuffle_window))
 
     def next(self, group_id: int) -> Task:
-        """The task that was put back for the group, or else the next one."""
+        """The task that the group had before a resume, or else the next one."""
         return self._again.pop(group_id, None) or self.tasks[self.order.next()]
 
     def observe(self, task: Task, solved: int, episodes: int) -> None:
         """A group of `task` is over; `solved` of its `episodes` succeeded. Failed episodes are none."""
         self.order.observe(self._index[task.task_id], solved, episodes)
-
-    def put_back(self, tasks: dict[int, Task]) -> None:
-        """Tasks of groups that were started but never finished, by group: each is given out when its group starts again."""
-        self._again |= tasks
 
     def metrics(self) -> dict[str, float]:
         """By full metric name, as of now."""
@@ -72,7 +68,8 @@ class TaskSampler:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Raises UserError where the state belongs to another set of tasks, or to another kind of order."""
+        """`state["again"]`: task ids of groups that were started but never finished, by group; each is given out when its
+        group starts again. Raises UserError where the state belongs to another set of tasks, or to another kind of order."""
         strange = [task_id for task_id in state["again"].values() if task_id not in self._index]
         if state["tasks"] != len(self.tasks) or strange:
             raise UserError(
