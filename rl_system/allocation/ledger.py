@@ -36,8 +36,11 @@ class GroupState(enum.StrEnum):
 
 @dataclass(slots=True)
 class StartedGroup:
+    """order: how many groups were started before it."""
+
     group_id: int
     version: int
+    order: int
     state: GroupState = GroupState.RUNNING
 
 
@@ -57,16 +60,18 @@ class StalenessLedger:
         self.dropped: dict[str, int] = {}
         self.again: list[int] = []
         """Groups that were running when the state was taken that this ledger was restored from: started next."""
+        self.finished = 0
+        """Groups that wait to be trained on."""
+        self._started = 0
+        self._late: StartedGroup | None = None
+        """The first of the groups that would become too old by the next batch, as long as that is known: groups that were
+        started after it do not change that. So large runs do not look at all groups whenever one ends."""
         self.events = 0
         """Counts starts, ends and drops: a number that stands still tells that nothing happens any more."""
 
     @property
     def running(self) -> int:
-        return sum(group.state is GroupState.RUNNING for group in self.alive.values())
-
-    @property
-    def finished(self) -> int:
-        return len(self.alive) - self.running
+        return len(self.alive) - self.finished
 
     def permits(self) -> int:
         """How many groups may be started now."""
@@ -80,21 +85,25 @@ class StalenessLedger:
         if not self.permits():
             raise RuntimeError("ledger: a group was started without a permit")
         if self.again:
-            group = StartedGroup(self.again.pop(0), self.serving)
+            group_id = self.again.pop(0)
         else:
-            group = StartedGroup(self.next_group_id, self.serving)
-            self.next_group_id += 1
+            group_id, self.next_group_id = self.next_group_id, self.next_group_id + 1
+        group = StartedGroup(group_id, self.serving, self._started)
+        self._started += 1
         self.events += 1
         self.alive[group.group_id] = group
         return group
 
     def finish(self, group_id: int) -> None:
-        self._running(group_id).state = GroupState.FINISHED
+        group = self._running(group_id)
+        group.state = GroupState.FINISHED
+        self.finished += 1
+        self._forget_late(group)
         self.events += 1
 
     def drop(self, group_id: int, reason: str) -> None:
         """The running group will not be trained on; its permit is free again."""
-        self._running(group_id)
+        self._forget_late(self._running(group_id))
         del self.alive[group_id]
         self.dropped[reason] = self.dropped.get(reason, 0) + 1
         self.events += 1
@@ -105,18 +114,22 @@ class StalenessLedger:
         if missing > 0:
             return f"{missing} more finished group(s)"
         late = self._left_too_late(self._first_finished())
-        return f"{late} running group(s) that would become too old" if late else None
+        return f"{len(late)} running group(s) that would become too old" if late else None
 
     def take_batch(self) -> list[int] | None:
         """The groups of the next batch, in the order in which they were started; None while it cannot be formed.
 
         The groups count as trained on from now on: `trained` is advanced.
         """
-        if self.waits_for() is not None:
+        if self.finished < self.groups_per_batch or self._late is not None:
             return None
         taken = self._first_finished()
+        if late := self._left_too_late(taken):
+            self._late = late[0]
+            return None
         for group_id in taken:
             del self.alive[group_id]
+        self.finished -= len(taken)
         self.trained += 1
         return taken
 
@@ -125,14 +138,19 @@ class StalenessLedger:
         finished = (group.group_id for group in self.alive.values() if group.state is GroupState.FINISHED)
         return list(itertools.islice(finished, self.groups_per_batch))
 
-    def _left_too_late(self, taken: list[int]) -> int:
-        """How many groups would miss their deadline if `taken` were trained on next and then the others in order."""
+    def _left_too_late(self, taken: list[int]) -> list[StartedGroup]:
+        """The groups that would miss their deadline if `taken` were trained on next and then the others in order."""
         going = set(taken)
         left = [group for group in self.alive.values() if group.group_id not in going]
-        return sum(
-            group.version + self.max_staleness < self.trained + 1 + position // self.groups_per_batch
+        return [
+            group
             for position, group in enumerate(left)
-        )
+            if group.version + self.max_staleness < self.trained + 1 + position // self.groups_per_batch
+        ]
+
+    def _forget_late(self, ended: StartedGroup) -> None:
+        if self._late is not None and ended.order <= self._late.order:
+            self._late = None
 
     def serve(self, version: int) -> None:
         """Every rollout worker has `version` now."""
@@ -161,9 +179,11 @@ class StalenessLedger:
         self.dropped = dict(state["dropped"])
         self.again = list(state["running"])
         self.alive = {
-            int(group_id): StartedGroup(int(group_id), version, GroupState.FINISHED)
-            for group_id, version in state["finished"].items()
+            int(group_id): StartedGroup(int(group_id), version, order, GroupState.FINISHED)
+            for order, (group_id, version) in enumerate(state["finished"].items())
         }
+        self.finished = self._started = len(self.alive)
+        self._late = None
 
     def _running(self, group_id: int) -> StartedGroup:
         group = self.alive.get(group_id)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rl_system.allocation.ledger import StalenessLedger
+from rl_system.allocation.ledger import GroupState, StalenessLedger
 
 
 def test_as_many_groups_start_as_the_bound_allows_and_not_one_more():
@@ -153,6 +153,9 @@ def test_under_any_schedule_staleness_stays_within_the_bound_and_the_run_never_g
         else:
             group_id = running.pop(rng.randrange(len(running)))
             ledger.finish(group_id) if action == "finish" else ledger.drop(group_id, "failed")
+        assert ledger.finished == sum(group.state is GroupState.FINISHED for group in ledger.alive.values())
+        if ledger.waits_for() is not None:  # which looks at all groups anew, every time
+            assert ledger.take_batch() is None
         assert ledger.trained * groups_per_batch + len(ledger.alive) <= (
             ledger.serving + max_staleness + 1
         ) * groups_per_batch
