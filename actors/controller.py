@@ -107,7 +107,6 @@ class Controller:
             slots=self.config.environment.concurrency,
             groups_per_batch=self.ledger.groups_per_batch,
             max_staleness=self.ledger.max_staleness,
-            group_size=self.config.rollout.episodes_per_group,
         )
         self.window.engines.set(self.split.rollout, time.monotonic())
 
@@ -128,12 +127,11 @@ class Controller:
 
     def trainer_state(self, state: str) -> None:
         """`waiting`, `updating` or `rebuilding`."""
-        self.window.trainer.switch(state, time.monotonic())
+        self.window.trainer_is(state, time.monotonic())
 
-    def update_finished(
-        self, seconds: float, groups: int, sequence_tokens: float, unique_tokens: float, staleness: float
-    ) -> None:
-        self.window.update_finished(seconds, groups, sequence_tokens, unique_tokens, staleness)
+    def update_finished(self, *measured: float) -> None:
+        """See `ObservationWindow.update_finished`."""
+        self.window.update_finished(*measured)
 
     def request(self, move: Move, count: int) -> int:
         """A person's wish to move accelerators. How many are to be moved now, together; UserError where it cannot be."""

@@ -32,7 +32,8 @@ class RolloutSide:
     groups_per_s: finished groups that can be trained on.
     tokens_per_s: sampled tokens, those of dropped groups included.
     idle: share of the engines' time without a request to work on.
-    waiting: time-averaged share of the pool's episode slots that stood empty for want of a staleness permit.
+    waiting: time-averaged share of the pool's episode slots that stood empty for want of a staleness permit;
+    waiting_in_updates: the same over the time in which the trainers did not wait.
     tool_share: share of the running episodes' time that was spent outside the engines (tools, users, scoring).
     group_latency_s: mean time from a group's start to its end; slowest_group_s: the longest in the window.
     failures: episodes that broke and were not scored.
@@ -43,13 +44,14 @@ class RolloutSide:
     tokens_per_s: float
     idle: float = 0.0
     waiting: float = 0.0
+    waiting_in_updates: float = 0.0
     tool_share: float = 0.0
     group_latency_s: float = 0.0
     slowest_group_s: float = 0.0
     failures: int = 0
 
     def __post_init__(self) -> None:
-        _check("rollout", self, shares=("idle", "waiting", "tool_share"))
+        _check("rollout", self, shares=("idle", "waiting", "waiting_in_updates", "tool_share"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,9 @@ class TrainerSide:
     groups_per_s: groups trained on, over the whole window: the end-to-end rate of the run.
     tokens_per_s: their sequence tokens, over the whole window. seconds_per_update: mean time of one update, from batch
     in hand to weights out, without any waiting. waiting: share of the window without a batch to train on.
-    compression: sequence tokens per unique token of the window's prefix trees. method: what ran, `tree` or `dense`.
+    compression: sequence tokens per unique token of the window's prefix trees, whether or not training made use of it.
+    repeated: share of a batch's work that the part of every trainer repeats. overhead_s: of an update, seconds that more
+    trainers would not shorten. method: what ran, `tree` or `dense`.
     """
 
     accelerators: int
@@ -68,10 +72,12 @@ class TrainerSide:
     seconds_per_update: float
     waiting: float = 0.0
     compression: float = 1.0
+    repeated: float = 0.0
+    overhead_s: float = 0.0
     method: str = "tree"
 
     def __post_init__(self) -> None:
-        _check("trainer", self, shares=("waiting",))
+        _check("trainer", self, shares=("waiting", "repeated"))
         if self.compression and self.compression < 1:
             raise ValueError(f"observation: trainer.compression is {self.compression}; a tree never has more tokens")
 
@@ -89,7 +95,7 @@ class Observation:
     """One window of a run.
 
     step: policy updates made so far. seconds: length of the window. queue: finished groups that wait for a batch, at
-    its end. staleness: mean staleness of what was trained on. concurrency: groups that the pool can run at once.
+    its end. staleness: mean staleness of what was trained on. concurrency: episodes that the pool can run at once.
     disturbed: the window contains a switch or a recovery, so its rates belong to no split. switches: the moves that
     ended since the previous observation.
     """

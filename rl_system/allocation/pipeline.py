@@ -1,25 +1,32 @@
-"""The end-to-end rate of a split, from the capacities of its two sides and how well they overlap.
+"""The end-to-end rate of a split, from what its two sides can do and how the staleness bound couples them.
 
-A pipeline is no faster than either side: `X ≤ G` and `X ≤ T`, in groups a second. How close it comes depends on the
-buffer between them, which the staleness bound η sets:
+A step takes an update of U seconds and then W seconds in which the trainers wait for the rest of their next batch. Groups are
+made all the while, but not always by a full pool: slots stand empty for want of permits, because a version is not trained yet (while
+the trainers update) or because the slowest groups of a batch are not done (while they wait). With generation at rates g_u and g_w in
+the two phases a batch of B groups gives
 
-- with η = 0 the sides take turns, `1/X = 1/G + 1/T`;
-- with an endless buffer the slower side never waits, `X = min(G, T)`.
+    B = g_u·U + g_w·W,   X = B / (U + W),   so with T = B/U:   1/X = 1/T + max(0, 1 − g_u/T) / g_w.
 
-Between the two we use the family that contains both, `X = (G^(−1/s) + T^(−1/s))^(−s)`: s = 1 is taking turns, s → 0
-is the minimum. `s` is the *friction* of the pipeline. Uneven episodes, waiting for slow groups and batches that fill
-up late all raise it, and it is read off a run by asking which s gives the rate that was seen. Its prior is 1/(η + 1).
-Friction is what makes the last accelerator of an almost saturated side worth something: under min(G, T) it would be
-worth nothing.
+Strictly on-policy g_u is 0 and the sides take turns; with an endless buffer both rates are the capacity G and X = min(G, T).
+How many slots stand empty in either phase is measured in every window and changes little from a split to its neighbours, unlike the
+rates themselves. `Stalls` holds what is believed of it.
 """
 
 from __future__ import annotations
 
 import enum
+import math
 
-LEAST_FRICTION = 0.02
-MOST_FRICTION = 3.0
-"""Above 1 the sides are slower than taking turns: the permits leave both of them idle."""
+from rl_system.allocation.observation import Observation
+
+UNEVENNESS = 0.4
+"""Standard deviation of the groups that are made during an update, by the square root of their mean. A batch that comes late costs
+time and one that comes early gains none, so uneven sides lose even where they balance on the average; it is what makes the
+last accelerator of a side that is almost saturated worth something."""
+SMOOTHING = 0.15
+"""Weight of the newest window."""
+TELLING = 0.2
+"""Share of a window that the trainers wait above which all of it shows what couples the sides."""
 
 
 class Limit(enum.StrEnum):
@@ -32,24 +39,45 @@ class Limit(enum.StrEnum):
     UNKNOWN = "unknown"
 
 
-def prior_friction(max_staleness: int) -> float:
-    return 1 / (max_staleness + 1)
+def end_to_end(waiting: float, updating: float, training: float, groups_per_batch: int) -> float:
+    """Predicted groups/s. waiting, updating: of generation in either phase of the trainers, > 0 and ≥ 0; training: of trainers
+    that never wait, > 0.
+    """
+    deviation = UNEVENNESS / math.sqrt(groups_per_batch)
+    missing = (1 - updating / training) / deviation
+    # Mean of max(0, z) of a normal z.
+    density = math.exp(-0.5 * missing * missing) / math.sqrt(2 * math.pi)
+    late = deviation * (density + missing * 0.5 * math.erfc(-missing / math.sqrt(2)))
+    return 1 / (1 / training + late / waiting)
 
 
-def end_to_end(generation: float, training: float, friction: float) -> float:
-    """Predicted groups/s of a split whose sides have these capacities in groups/s, both > 0."""
-    slow, fast = sorted((generation, training))
-    # The slower side is taken out of the power, so that a friction near 0 neither overflows nor underflows.
-    return slow * (1 + (slow / fast) ** (1 / friction)) ** -friction
+class Stalls:
+    """Shares of the episode slots that stand empty while the trainers wait and while they update, because of permits.
+
+    Begins with what simulated pipelines show on the average. A window in which the trainers never waited shows slots that are
+    empty since training is slow, which says no more than that the coupling leaves not more of them empty.
+    """
+
+    def __init__(self, max_staleness: int) -> None:
+        self.waiting = 0.5 * 0.35**max_staleness
+        self.updating = max(1 - 0.4 * max_staleness, 0.0)
+
+    def update(self, observation: Observation) -> None:
+        # Windows count alike, however long they are: the long ones are those that a slow group held up.
+        weight = SMOOTHING * min(observation.trainer.waiting / TELLING, 1.0)
+        self.waiting += weight * (_share_while_waiting(observation) - self.waiting)
+        in_updates = observation.rollout.waiting_in_updates
+        self.updating += (SMOOTHING if in_updates < self.updating else weight) * (in_updates - self.updating)
+
+    def state(self) -> dict[str, float]:
+        return {"waiting": self.waiting, "updating": self.updating}
+
+    def restore(self, state: dict[str, float]) -> None:
+        self.waiting, self.updating = state["waiting"], state["updating"]
 
 
-def friction_of(rate: float, generation: float, training: float) -> float:
-    """The friction at which `end_to_end` gives `rate`, by bisection; the nearest one there is, if none does."""
-    low, high = LEAST_FRICTION, MOST_FRICTION
-    for _ in range(30):
-        middle = (low + high) / 2
-        if end_to_end(generation, training, middle) > rate:
-            low = middle
-        else:
-            high = middle
-    return (low + high) / 2
+def _share_while_waiting(observation: Observation) -> float:
+    waits, rollout = observation.trainer.waiting, observation.rollout
+    if waits <= 0:
+        return 0.0
+    return min(max((rollout.waiting - (1 - waits) * rollout.waiting_in_updates) / waits, 0.0), 1.0)

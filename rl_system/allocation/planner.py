@@ -6,10 +6,12 @@ where to look; the simulator, which knows the unevenness of episodes and the gra
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from rl_system.allocation.observation import Split
-from rl_system.allocation.pipeline import Limit, end_to_end, prior_friction
+from rl_system.allocation.pipeline import Limit, Stalls, end_to_end
 from rl_system.allocation.profile import Profile, Training
 from rl_system.allocation.simulator import simulate
 from rl_system.errors import UserError
@@ -18,8 +20,12 @@ WARM_UP_STEPS = 10
 """Steps until the pipeline has filled up, not counted."""
 EXHAUSTIVE = 16
 """Accelerators up to which every split is simulated."""
-EVEN_SEARCH = 16
-"""The first stride of the search in larger clusters is this fraction of the accelerators."""
+FIRST_STRIDE, LAST_STRIDE = 16, 256
+"""The strides of the search in larger clusters begin and end at these fractions of the accelerators: the closed form is
+good to the first, and a difference below the second is one of luck."""
+SEARCH_STEPS = 30
+"""Simulated policy updates of a split that is only compared with others, in larger clusters: a batch has hundreds of groups
+there, and all splits are dealt the same luck."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,33 +57,25 @@ def plan(profile: Profile, accelerators: int, *, steps: int = 60, auto_steps: in
 
 def _plan(profile: Profile, method: str, steps: int, auto_steps: int, seed: int) -> Plan:
     total = profile.accelerators
-    simulated: dict[int, float] = {}
 
-    def rate(rollout: int) -> float:
-        if rollout not in simulated:
-            result = simulate(profile, method, Split(rollout, total - rollout), steps=steps, seed=seed)
-            simulated[rollout] = result.groups_per_s(WARM_UP_STEPS)
-        return simulated[rollout]
+    @functools.cache
+    def rate(rollout: int, steps: int) -> float:
+        split = Split(rollout, total - rollout)
+        return simulate(profile, method, split, steps=steps, seed=seed).groups_per_s(WARM_UP_STEPS)
 
     estimates = {n: estimate(profile, method, Split(n, total - n)) for n in range(1, total)}
     if total <= EXHAUSTIVE:
-        best = max(estimates, key=lambda n: (rate(n), n))
+        best = max(estimates, key=lambda n: (rate(n, steps), n))
     else:
-        best = max(estimates, key=lambda n: (estimates[n][0], n))
-        stride = max(1, total // EVEN_SEARCH)
-        while stride:
-            near = [n for n in (best - stride, best, best + stride) if 1 <= n < total]
-            better = max(near, key=lambda n: (rate(n), n))
-            if better == best:
-                stride //= 2
-            best = better
+        guess = max(estimates, key=lambda n: (estimates[n][0], n))
+        best = _climb(lambda n: rate(n, min(steps, SEARCH_STEPS)), guess, total)
     auto = simulate(profile, method, Split(total - total // 2, total // 2), steps=auto_steps, seed=seed, mode="auto")
     return Plan(
         method=method,
         rollout=best,
         trainer=total - best,
-        step_s=profile.workload.groups_per_batch / rate(best),
-        groups_per_s=rate(best),
+        step_s=profile.workload.groups_per_batch / rate(best, steps),
+        groups_per_s=rate(best, steps),
         limit=estimates[best][1],
         predicted_groups_per_s=estimates[best][0],
         auto_rollout=auto.rows[-1].split.rollout,
@@ -86,13 +84,27 @@ def _plan(profile: Profile, method: str, steps: int, auto_steps: int, seed: int)
     )
 
 
+def _climb(rate: Callable[[int], float], best: int, total: int) -> int:
+    """The best of its neighbours, at strides that are halved, from a first guess."""
+    stride, last = max(1, total // FIRST_STRIDE), max(1, total // LAST_STRIDE)
+    while stride >= last:
+        near = [n for n in (best - stride, best, best + stride) if 1 <= n < total]
+        better = max(near, key=lambda n: (rate(n), n))
+        if better == best:
+            stride //= 2
+        best = better
+    return best
+
+
 def estimate(profile: Profile, method: str, split: Split) -> tuple[float, Limit]:
     """Closed form of what the simulator measures: groups/s, and the slower side."""
     workload = profile.workload
     generation = generation_estimate(profile, split.rollout) / workload.group_size * (1 - workload.dropped)
     training = workload.groups_per_batch / update_estimate(profile, profile.training[method], split.trainer)
     limit = Limit.GENERATION if generation < training else Limit.TRAINING
-    return end_to_end(generation, training, prior_friction(workload.max_staleness)), limit
+    stalls = Stalls(workload.max_staleness)
+    waiting, updating = (generation * (1 - stall) for stall in (stalls.waiting, stalls.updating))
+    return end_to_end(waiting, updating, training, workload.groups_per_batch), limit
 
 
 def generation_estimate(profile: Profile, accelerators: int) -> float:

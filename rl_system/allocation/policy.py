@@ -3,15 +3,12 @@
 Owns no task, no clock and no device: it is told observations and answers with decisions, in a run and in the simulator
 alike. The same observations give the same decisions, to the bit.
 
-How it decides. Each window gives a measured capacity of either side, in tokens a second, so that a change of the
-workload (longer answers, more sharing) shows in the tokens of a group and not in the fitted rates. `RateFit`
-extrapolates both capacities over the splits, `end_to_end` joins them with the friction seen so far, and the policy
-heads for the best split, one accelerator at a time: half of the way by one decision, each move as soon as the one before
-is over, and then it measures again, for what is far away is predicted badly. It decides to move only when
+How it decides. `Forecast` learns from every window and predicts the end-to-end rate of every split. The policy heads for the
+best one, one accelerator at a time: half of the way by one decision, each move as soon as the one before is over, and then it
+measures again, for what is far away is predicted badly. It decides to move only when
 
-- the predicted gain is at least `margin`; a move that undoes the last one needs another `margin` for each time that
-  the direction was changed within the horizon, so that a split that is as good as its neighbour is not left and
-  returned to;
+- the predicted gain is at least `margin`; a move that undoes the last one needs twice as much, and twice again for each time
+  that the direction was changed lately, so that a split that is as good as its neighbour is not left and returned to;
 - what the gain yields over `horizon_steps` exceeds the cost of the moves by `margin`;
 - the present split was measured in an undisturbed window, at least `dwell_steps` after the last move.
 """
@@ -22,23 +19,16 @@ import math
 from typing import Any
 
 from rl_system.allocation.decision import Decision, Move
+from rl_system.allocation.forecast import Forecast
 from rl_system.allocation.observation import Observation, Split, SwitchCost
-from rl_system.allocation.pipeline import Limit, end_to_end, friction_of, prior_friction
-from rl_system.allocation.rates import RateFit
+from rl_system.allocation.pipeline import Limit
 from rl_system.allocation.switch import Side
 from rl_system.allocation.symptoms import describe, limiting_factor, other_lever
-from rl_system.allocation.tally import Tally
 from rl_system.config.allocation import AllocationConfig
 from rl_system.errors import UserError
 
-SMOOTHING = 0.3
-"""Weight of the newest window in what a group is worth in tokens."""
-FRICTION_SMOOTHING = 0.15
-"""The same for the friction, which compares two noisy rates."""
-MIN_EXPONENT = 0.3
-"""Lowest prior on how generation grows: below this the pool's concurrency limits, and the symptoms say so."""
-TRAINING_EXPONENT = 0.85
-"""Prior on how training grows: parts repeat shared prefixes and are uneven, and an update has costs of its own."""
+MEMORY = 2
+"""Horizons for which a change of direction is remembered."""
 SAME = 1e-6
 """Relative difference below which two predicted rates are the same, and the nearer split wins."""
 
@@ -46,11 +36,7 @@ SAME = 1e-6
 class SplitPolicy:
     def __init__(self, config: AllocationConfig) -> None:
         self.config = config
-        self._generation: RateFit | None = None
-        self._training = RateFit(TRAINING_EXPONENT)
-        self._groups = Tally(SMOOTHING)
-        """Groups that each side was done with, and the tokens that it spent on them."""
-        self._friction: float | None = None
+        self._forecast = Forecast()
         self._moves: list[tuple[int, Move]] = []
         self._costs: list[SwitchCost] = []
         self._requested: list[Move] = []
@@ -86,7 +72,13 @@ class SplitPolicy:
 
     def observe(self, observation: Observation) -> Decision:
         """Learn from one window and decide what happens at the step boundary that ends it."""
-        self._learn(observation)
+        self._costs += observation.switches
+        if observation.disturbed:
+            self._measured = None
+        else:
+            self._forecast.learn(observation)
+            if observation.trainer.groups_per_s > 0:
+                self._measured = observation.split
         current, limit = observation.split, limiting_factor(observation)
         course, self._course = self._course, None
         if self._requested:
@@ -95,7 +87,7 @@ class SplitPolicy:
             return self._go_on(course, observation, limit)
         if self.config.mode == "off":
             return Decision(None, "allocation.mode is off", current, current, limit)
-        if not self._ready:
+        if not self._forecast.ready:
             return Decision(None, "nothing was measured yet", current, current, limit)
         predicted = self._predict(observation)
         best = self._best(predicted, current)
@@ -108,65 +100,25 @@ class SplitPolicy:
 
     def place(self, current: Split) -> Side:
         """The side on which one more accelerator is predicted to help most; generation while nothing is known."""
-        if not self._ready:
+        if not self._forecast.ready:
             return Side.ROLLOUT
-        more = {Side.ROLLOUT: Split(current.rollout + 1, current.trainer),
-                Side.TRAINER: Split(current.rollout, current.trainer + 1)}  # fmt: skip
-        return max(more, key=lambda side: end_to_end(*self._capacities(more[side], current), self._friction))
+        more = [Split(current.rollout + 1, current.trainer), Split(current.rollout, current.trainer + 1)]
+        generating, training = (self._forecast.rate(split, current) for split in more)
+        return Side.ROLLOUT if generating >= training else Side.TRAINER
 
-    # -- learning ------------------------------------------------------------------------------------------------
-
-    def _learn(self, observation: Observation) -> None:
-        self._costs += observation.switches
-        if observation.disturbed:
-            self._measured = None
-            return
-        rollout, trainer = observation.rollout, observation.trainer
-        seconds = observation.seconds
-        self._groups.add(finished=rollout.groups_per_s * seconds, sampled=rollout.tokens_per_s * seconds)
-        if rollout.groups_per_s > 0 and rollout.tokens_per_s > 0:
-            if self._generation is None:
-                # In a closed loop of C episodes with tool time Z and time R in the engines, X = C / (Z + R) and
-                # R ~ 1/n: d log X / d log n = R / (Z + R), the share of an episode that more engines can shorten.
-                self._generation = RateFit(exponent=max(1.0 - rollout.tool_share, MIN_EXPONENT))
-            capacity, deviation = generation_capacity(observation)
-            self._generation.update(rollout.accelerators, capacity, deviation)
-        if trainer.groups_per_s > 0 and trainer.seconds_per_update > 0:
-            computed = computed_tokens_per_group(observation)
-            groups_per_busy_s = observation.groups_per_batch / trainer.seconds_per_update
-            self._training.update(trainer.accelerators, groups_per_busy_s * computed)
-            trained = trainer.groups_per_s * seconds
-            self._groups.add(trained=trained, computed=trained * computed)
-            self._measured = observation.split
-        if self._ready:
-            seen = friction_of(trainer.groups_per_s, *self._capacities(observation.split, observation.split))
-            old = prior_friction(observation.max_staleness) if self._friction is None else self._friction
-            self._friction = old + FRICTION_SMOOTHING * (seen - old)
-
-    @property
-    def _ready(self) -> bool:
-        """Both sides were measured."""
-        return self._generation is not None and self._training.measurements > 0
-
-    # -- predicting ----------------------------------------------------------------------------------------------
+    # -- deciding ------------------------------------------------------------------------------------------------
 
     def _allowed(self, split: Split) -> bool:
         return split.rollout >= self.config.min_rollout and split.trainer >= self.config.min_trainer
 
     def _predict(self, observation: Observation) -> dict[Split, float]:
-        total = sum(observation.split)
+        total, current = sum(observation.split), observation.split
         splits = [Split(rollout, total - rollout) for rollout in range(1, total)]
         return {
-            split: end_to_end(*self._capacities(split, observation.split), self._friction)
+            split: self._forecast.rate(split, current)
             for split in splits
-            if self._allowed(split) or split == observation.split
+            if self._allowed(split) or split == current
         }
-
-    def _capacities(self, split: Split, current: Split) -> tuple[float, float]:
-        """Groups/s of generation and of training in `split`."""
-        generation = self._generation.rate(split.rollout, current.rollout) / self._groups.ratio("sampled", "finished")
-        training = self._training.rate(split.trainer, current.trainer) / self._groups.ratio("computed", "trained")
-        return generation, training
 
     @staticmethod
     def _best(predicted: dict[Split, float], current: Split) -> Split:
@@ -174,8 +126,6 @@ class SplitPolicy:
         top = max(predicted.values())
         fastest = [split for split, rate in predicted.items() if rate >= top * (1 - SAME)]
         return min(fastest, key=lambda split: (abs(split.rollout - current.rollout), -split.rollout))
-
-    # -- deciding ------------------------------------------------------------------------------------------------
 
     def _weigh(
         self, observation: Observation, predicted: dict[Split, float], best: Split, limit: Limit
@@ -209,11 +159,11 @@ class SplitPolicy:
 
     def margin(self, move: Move, step: int) -> float:
         """Least relative gain at which `move` is made at `step`."""
-        recent = [made for at, made in self._moves if step - at <= self.config.horizon_steps]
+        recent = [made for at, made in self._moves if step - at <= MEMORY * self.config.horizon_steps]
         if not recent or recent[-1] is move:
             return self.config.margin
         turns = sum(a is not b for a, b in zip(recent, recent[1:], strict=False))
-        return self.config.margin * (2 + turns)
+        return self.config.margin * 2 ** (1 + turns)
 
     def switch_cost_s(self, move: Move) -> float:
         """Mean lost seconds of a move this way: those measured, and the configured guess counted once."""
@@ -250,45 +200,12 @@ class SplitPolicy:
     def state(self) -> dict[str, Any]:
         """What a checkpoint needs, as plain JSON values. Pending requests are not in it."""
         return {
-            "generation": self._generation.state() if self._generation else None,
-            "training": self._training.state(),
-            "groups": self._groups.state(),
-            "friction": self._friction,
+            "forecast": self._forecast.state(),
             "moves": [[step, move.value] for step, move in self._moves],
             "costs": [[cost.to_rollout, cost.seconds] for cost in self._costs],
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        if state["generation"] is not None:
-            self._generation = RateFit()
-            self._generation.restore(state["generation"])
-        self._training.restore(state["training"])
-        self._groups.restore(state["groups"])
-        self._friction = state["friction"]
+        self._forecast.restore(state["forecast"])
         self._moves = [(step, Move(move)) for step, move in state["moves"]]
         self._costs = [SwitchCost(to_rollout, seconds) for to_rollout, seconds in state["costs"]]
-
-
-def generation_capacity(observation: Observation) -> tuple[float, float]:
-    """Sampled tokens/s that generation would reach with every slot of the pool taken, and its log deviation.
-
-    A side that was held back shows less than it can. With a share w of the slots empty for want of permits the
-    capacity is at most `rate / (1 − w)`, reached if episodes do not slow each other down; and at least `rate / (1 −
-    i)`, with i the share of engine time that stood idle, of which no more than w is due to the permits: engines that
-    were never idle may be saturated. The estimate is the geometric mean of the two, and its deviation that of a
-    uniform distribution between them, so a window in which nothing was held back counts fully and others only as far
-    as they show anything.
-    """
-    rollout = observation.rollout
-    waiting = min(rollout.waiting, 0.95)
-    low = rollout.tokens_per_s / (1 - min(rollout.idle, waiting))
-    high = rollout.tokens_per_s / (1 - waiting)
-    broken = rollout.failures / max(rollout.failures + rollout.groups_per_s * observation.seconds, 1.0)
-    return math.sqrt(low * high), math.hypot(math.log(high / low) / math.sqrt(12), broken)
-
-
-def computed_tokens_per_group(observation: Observation) -> float:
-    """Tokens that the trainers run through the model for one group: each unique token once with the tree."""
-    trainer = observation.trainer
-    sharing = trainer.compression if trainer.method == "tree" else 1.0
-    return trainer.tokens_per_s / trainer.groups_per_s / sharing

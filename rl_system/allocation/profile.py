@@ -66,7 +66,8 @@ class Training(Section):
     tokens_per_s: float = Field(gt=0)
     """Sequence tokens a second on one accelerator, at the profile's compression."""
     repeated: float = Field(0, ge=0, lt=1)
-    """Share f of a batch's work that every part repeats (shared prefixes, imbalance): n parts take `f + (1 − f)/n`."""
+    """Share f of a batch's work that every part repeats (shared prefixes, imbalance): n parts take `f + (1 − f)/n`. What is
+    repeated is a path of the tree and does not grow with the batch, so of a batch s times as large the share is f/s."""
     overhead_s: float = Field(1, ge=0)
     """Of an update, whatever its size: reduction, optimizer, publication."""
     spread: float = Field(0.05, ge=0)
@@ -123,7 +124,9 @@ class Profile(Section):
         return self
 
     def scaled(self, accelerators: int) -> Profile:
-        """The profile for another cluster: batch and concurrency in proportion to its size (weak scaling)."""
+        """The profile for another cluster: batch and concurrency in proportion to its size (weak scaling); what every part
+        of a batch repeats stays the same work.
+        """
         factor = accelerators / self.accelerators
         workload = self.workload.model_copy(
             update={
@@ -131,7 +134,11 @@ class Profile(Section):
                 "concurrency": max(1, round(self.workload.concurrency * factor)),
             }
         )
-        return self.model_copy(update={"accelerators": accelerators, "workload": workload})
+        training = {
+            method: each.model_copy(update={"repeated": min(each.repeated / factor, 1.0)})
+            for method, each in self.training.items()
+        }
+        return self.model_copy(update={"accelerators": accelerators, "workload": workload, "training": training})
 
 
 def given_numbers(section: BaseModel, prefix: str = "") -> list[str]:

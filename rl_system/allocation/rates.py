@@ -1,15 +1,15 @@
 """How a side's rate grows with its accelerators, learnt while the run goes on.
 
-Model: `rate(n) = r·n^α`, so that `log rate = log r + α·log n` is linear in two unknowns. They are fitted by weighted
-least squares in log space, in its recursive form with a random walk on the parameters (a Kalman filter; Harvey,
+Model: `rate(n) = r·g(n)^α` with g the growth that is expected of n accelerators relative to one (`growth`), so that
+`log rate = log r + α·log g` is linear in two unknowns. They are fitted by weighted least squares in log space, in its recursive form with a random walk on the parameters (a Kalman filter; Harvey,
 "Forecasting, Structural Time Series Models and the Kalman Filter", 1989, section 3.2). The two unknowns age
 differently, and that is the point of this form:
 
 - `log r` drifts with the workload (longer contexts, slower tools): a fast walk, so that the level follows within a few
   windows;
-- `α` belongs to the hardware and the engines: a slow walk, so that it is learnt from the *jump* of the rate at each
-  move, and a workload that drifts between two moves is not mistaken for bad scaling, as it would be by a fit
-  over a window of the past.
+- `α` is what the expected growth misses, and belongs to the hardware and the engines: a slow walk, so that it is learnt
+  from the *jump* of the rate at each move, and a workload that drifts between two moves is not mistaken for bad scaling, as
+  it would be by a fit over a window of the past.
 
 Until more than one number of accelerators has been seen, α is the prior's.
 """
@@ -29,8 +29,8 @@ MEASUREMENT_DEVIATION = 0.08
 OUTLIER = 2.5
 """Deviations beyond which a measurement's weight falls off (Huber's influence): one failed window moves the level
 little, a lasting change moves it within a few."""
-EXPONENT_RANGE = (0.0, 1.1)
-"""Adding accelerators never lowers a side's rate, and superlinear growth beyond cache effects is a measuring fault."""
+EXPONENT_RANGE = (0.0, 1.2)
+"""Adding accelerators never lowers a side's rate, and growth far beyond the expected one is a measuring fault."""
 
 
 class RateFit:
@@ -41,32 +41,32 @@ class RateFit:
         self._covariance = [[0.0, 0.0], [0.0, exponent_deviation**2]]
         self.measurements = 0
 
-    def update(self, accelerators: int, rate: float, deviation: float = 0.0) -> None:
-        """Learn that `accelerators` reached `rate` (> 0, any unit) in a window.
+    def update(self, growth: float, rate: float, deviation: float = 0.0) -> None:
+        """Learn that accelerators with an expected `growth` (≥ 1) reached `rate` (> 0, any unit) in a window.
 
         deviation: extra standard deviation of log rate, on top of the usual one, for a window that shows less.
         """
-        if accelerators < 1 or not rate > 0 or not math.isfinite(rate):
-            raise ValueError(f"rate fit: rate {rate} of {accelerators} accelerators")
-        log_n, log_rate = math.log(accelerators), math.log(rate)
+        if not growth >= 1 or not rate > 0 or not math.isfinite(rate):
+            raise ValueError(f"rate fit: rate {rate} at growth {growth}")
+        log_g, log_rate = math.log(growth), math.log(rate)
         self.measurements += 1
         variance = MEASUREMENT_DEVIATION**2 + deviation**2
         (a, b), (_, d) = self._covariance
         if self.measurements == 1:
             # A flat prior on the level, in closed form: the first measurement fixes log r given α.
-            self._mean[0] = log_rate - self._mean[1] * log_n
-            self._covariance = [[variance + d * log_n**2, -d * log_n], [-d * log_n, d]]
+            self._mean[0] = log_rate - self._mean[1] * log_g
+            self._covariance = [[variance + d * log_g**2, -d * log_g], [-d * log_g, d]]
             return
         a += LEVEL_WALK**2
         d += EXPONENT_WALK**2
-        surprise = log_rate - self._mean[0] - self._mean[1] * log_n
-        spread = a + 2 * b * log_n + d * log_n**2
+        surprise = log_rate - self._mean[0] - self._mean[1] * log_g
+        spread = a + 2 * b * log_g + d * log_g**2
         deviations = abs(surprise) / math.sqrt(spread + variance)
         if deviations > OUTLIER:
             variance = (spread + variance) * deviations / OUTLIER - spread
-        gain = [(a + b * log_n) / (spread + variance), (b + d * log_n) / (spread + variance)]
+        gain = [(a + b * log_g) / (spread + variance), (b + d * log_g) / (spread + variance)]
         self._mean = [self._mean[0] + gain[0] * surprise, self._mean[1] + gain[1] * surprise]
-        u, v = a + b * log_n, b + d * log_n
+        u, v = a + b * log_g, b + d * log_g
         self._covariance = [[a - gain[0] * u, b - gain[0] * v], [b - gain[0] * v, d - gain[1] * v]]
 
     @property
@@ -74,17 +74,17 @@ class RateFit:
         low, high = EXPONENT_RANGE
         return min(max(self._mean[1], low), high)
 
-    def rate(self, accelerators: int, at: int) -> float:
-        """Predicted rate of `accelerators`, extrapolated from the level fitted at `at` accelerators."""
+    def rate(self, growth: float, at: float) -> float:
+        """Predicted rate at an expected `growth`, extrapolated from the level fitted at that of `at`."""
         if not self.measurements:
             raise ValueError("rate fit: no window was measured yet")
         level = math.exp(self._mean[0] + self._mean[1] * math.log(at))
-        return level * (accelerators / at) ** self.exponent
+        return level * (growth / at) ** self.exponent
 
-    def deviation(self, accelerators: int) -> float:
+    def deviation(self, growth: float) -> float:
         """Standard deviation of the predicted log rate."""
         (a, b), (_, d) = self._covariance
-        x = math.log(accelerators)
+        x = math.log(growth)
         return math.sqrt(max(a + 2 * b * x + d * x * x, 0.0))
 
     def state(self) -> dict[str, Any]:

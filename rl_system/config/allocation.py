@@ -36,9 +36,9 @@ class AllocationConfig(Section):
     after the other, where the best split is far away."""
     horizon_steps: int = Field(50, ge=1)
     """Steps over which a gain must repay the switch."""
-    margin: float = Field(0.05, ge=0)
+    margin: float = Field(0.03, ge=0)
     """Predicted relative gain below which the split stays."""
-    switch_cost_s: float = Field(60.0, ge=0)
+    switch_cost_s: float = Field(30.0, ge=0)
     """Guess of the production time that one move costs, in seconds; measured costs take over."""
     handover_timeout_s: float = Field(60.0, gt=0)
     """Longest that a rollout worker whose accelerator is moved waits for its turns to be taken over by others."""

@@ -54,7 +54,6 @@ class Simulation:
             slots=workload.concurrency,
             groups_per_batch=workload.groups_per_batch,
             max_staleness=workload.max_staleness,
-            group_size=workload.group_size,
         )
         groups, breaks, self._update_rng, engines, self._failure_rng = np.random.default_rng(seed).spawn(5)
         self.pool = Pool(self.env, profile, self.ledger, self.window, groups, breaks, self._wake_trainer)
@@ -95,19 +94,22 @@ class Simulation:
             taken = yield from self._next_batch()
             groups = [self.pool.finished.pop(group_id) for group_id in taken]
             waited = self.env.now - waiting_since
-            self.window.trainer.switch("updating", self.env.now)
+            self.window.trainer_is("updating", self.env.now)
             sequence, unique = sum(g.sequence_tokens for g in groups), sum(g.unique_tokens for g in groups)
             update_s = self._update_seconds(sequence, unique)
             yield self.env.timeout(update_s)
             staleness = [step - 1 - group.version for group in groups]
             mean = sum(staleness) / len(staleness)
-            self.window.update_finished(update_s, len(groups), sequence, unique, mean)
+            training = self.training
+            self.window.update_finished(
+                update_s, len(groups), sequence, unique, mean, training.repeated, training.overhead_s
+            )
             self.result.rows.append(StepRow(self.env.now, self.split, update_s, waited, mean, max(staleness)))
             self._publish(step)
             yield from self._boundary(step)
 
     def _next_batch(self) -> Generator[simpy.Event, object, list[int]]:
-        self.window.trainer.switch("waiting", self.env.now)
+        self.window.trainer_is("waiting", self.env.now)
         since, lending = self.env.now, None
         while (taken := self.ledger.take_batch()) is None:
             if self.lend and lending is None and self._last_wait > 2 * self.profile.switch.lend_s:
@@ -188,7 +190,7 @@ class Simulation:
         self._end_switch(Move.TO_ROLLOUT, self.env.now - self._switch_began)
 
     def _rebuild(self) -> Process:
-        self.window.trainer.switch("rebuilding", self.env.now)
+        self.window.trainer_is("rebuilding", self.env.now)
         yield self.env.timeout(self.profile.switch.rebuild_s)
 
     def _end_switch(self, move: Move, nobodys_s: float) -> None:

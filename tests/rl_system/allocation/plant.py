@@ -44,7 +44,7 @@ class Plant:
         generation, training = (c * float(np.exp(self.noise * rng.standard_normal())) for c in self.capacities(split))
         rate = min(generation, training)
         held = 1 - rate / generation
-        rollout = RolloutSide(split.rollout, rate, rate * TOKENS_PER_GROUP, idle=held, waiting=held)
+        rollout = RolloutSide(split.rollout, rate, rate * TOKENS_PER_GROUP, idle=held, waiting=held, waiting_in_updates=held)
         trainer = TrainerSide(
             accelerators=split.trainer,
             groups_per_s=rate,
@@ -61,6 +61,6 @@ class Plant:
             trainer=trainer,
             groups_per_batch=BATCH,
             max_staleness=4,
-            concurrency=16,
+            concurrency=10_000,  # so many that engines are full whatever their number
         )
         return replace(observation, **changes)

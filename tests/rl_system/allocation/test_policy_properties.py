@@ -77,8 +77,8 @@ def test_the_same_observations_give_the_same_decisions(plant, rollout, seed):
 
 @pytest.mark.xfail(
     strict=False,
-    reason="what generation could do while permits hold it back is a mean of two bounds, what training could do is exact: "
-    "near the margin one side moves and its mirror image does not",
+    reason="what generation could do while permits hold it back is estimated, what training could do is exact: near the margin "
+    "one side moves and its mirror image does not",
 )
 @given(st.builds(Plant, SPEEDS, SPEEDS, EXPONENTS, EXPONENTS), st.integers(1, 8))
 @settings(max_examples=60, deadline=None, phases=[Phase.generate])

@@ -6,7 +6,7 @@ from rl_system.allocation.window import ObservationWindow
 
 @pytest.fixture
 def window() -> ObservationWindow:
-    return ObservationWindow(0.0, slots=8, groups_per_batch=2, max_staleness=1, group_size=4)
+    return ObservationWindow(0.0, slots=8, groups_per_batch=2, max_staleness=1)
 
 
 def close(window, now, **changes):
