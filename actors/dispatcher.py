@@ -15,8 +15,8 @@ from rl_system.algorithms.batching import join_groups, minibatches
 from rl_system.config.run import RunConfig
 from rl_system.executor import CostModel
 from rl_system.records import Sequence, TrainBatch
-from rl_system.tracking.measures import staleness_metrics
-from rl_system.tree import partition
+from rl_system.tracking.measures import cut_metrics, staleness_metrics
+from rl_system.tree import partition, quality
 
 
 @dataclass(slots=True)
@@ -48,11 +48,14 @@ class Dispatcher:
             # Each minibatch is an optimizer step of its own, so its weights add up as those of a whole batch do.
             steps = [set_loss_weights(step, algorithm.aggregation, algorithm.constant_length) for step in steps]
         cuts = [partition(step, trainers, cost_model) for step in steps]
+        # What one trainer alone would lose to a second is worth knowing before there is one.
+        compared = cuts if trainers > 1 else [partition(step, 2, cost_model) for step in steps]
         return DispatchedBatch(
             group_ids=group_ids,
             parts=[[_put(step, cut[rank]) for step, cut in zip(steps, cuts, strict=True)] for rank in range(trainers)],
             whole=ray.put(whole),
-            metrics=staleness_metrics(whole, version),
+            metrics=staleness_metrics(whole, version)
+            | cut_metrics(quality(steps, cuts, cost_model), quality(steps, compared, cost_model)),
         )
 
     def waiting_groups(self) -> dict[int, list[Sequence]]:

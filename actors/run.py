@@ -167,6 +167,7 @@ class Run:
         began = time.monotonic()
         self.tracker.progress.status(trainer=f"updates on {len(batch.group_ids)} groups")
         self._metrics |= await self.trainers.update(batch.parts)
+        overhead_s = time.monotonic() - began - self._metrics["perf/train_s"] + self._metrics["perf/reduce_s"]
         if (pace := pace_at(self.config.allocation.pace, self.step)) is not None:
             seconds = self._metrics["tree/unique_tokens"] / (pace.trained_tokens_per_s * self.trainers.size)
             await asyncio.sleep(max(began + seconds - time.monotonic(), 0.0))
@@ -178,8 +179,10 @@ class Run:
             self._metrics["time/update_s"],
             len(batch.group_ids),
             self._metrics["tree/sequence_tokens"],
-            self._metrics["tree/unique_tokens"],
+            self._metrics["tree/sequence_tokens"] / batch.metrics["tree/shareable"],
             batch.metrics.get("off_policy/staleness_mean", 0.0),
+            batch.metrics["tree/repeated"],
+            max(overhead_s, 0.0),
         )
 
     async def publish(self) -> None:
@@ -212,7 +215,7 @@ class Run:
             "queue/running_groups": float(status["running"]),
             "queue/permits": float(status["permits"]),
         }
-        method = "dense" if self._metrics["tree/compression"] <= 1.0 else "tree"
+        method = "tree" if self._metrics["tree/used"] >= 0.5 else "dense"
         self._metrics |= await self.rebalancer.consult(spent["generated_tokens"], method)
         self.tracker.step(self.step, self._metrics)
 

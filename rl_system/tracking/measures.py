@@ -8,6 +8,7 @@ import numpy as np
 
 from rl_system.algorithms.groups import ScoredGroup
 from rl_system.records import Ending, Episode, TrainBatch
+from rl_system.tree import CutQuality
 
 COUNTS = {
     "rollout/tool_calls_mean": "tool_calls",
@@ -94,3 +95,13 @@ def staleness_metrics(batch: TrainBatch, version: int) -> dict[str, float]:
     if len(ages):
         metrics |= {"off_policy/staleness_mean": float(ages.mean()), "off_policy/staleness_max": float(ages.max())}
     return metrics
+
+
+def cut_metrics(made: CutQuality, compared: CutQuality) -> dict[str, float]:
+    """`tree/` metrics of how a batch was cut for its trainers. compared: the same cut, or one for more trainers."""
+    return {
+        "tree/shareable": made.sequence_tokens / max(made.unique_tokens, 1),
+        "tree/sharing_kept": made.kept,
+        "tree/imbalance": made.imbalance,
+        "tree/repeated": compared.repeated,
+    }

@@ -105,6 +105,7 @@ METRICS: dict[str, str] = {
     "queue/permits": "Groups that may be started before staleness would exceed its bound.",
     # Where time and hardware go
     "perf/train_s": "Seconds the update took, from batch in hand to the optimizer step done.",
+    "perf/reduce_s": "Part of it spent on reducing gradients and stepping the optimizer, without waiting for slower trainers.",
     "perf/critic_s": "Part of it spent on training the critic.",
     "perf/train_tokens_per_s": "Sequence tokens per second of the update; shared prefixes count in each.",
     "perf/train_unique_tokens_per_s": "Unique tokens trained per second of the update.",
@@ -122,16 +123,18 @@ METRICS: dict[str, str] = {
     "time/publish_paused_s": "Part of it in which the slowest engine made no token.",
     "perf/published_mib": "MiB of parameters that a rollout worker fetched for it: what had changed since the one before.",
     "time/evaluate_s": "Seconds spent in an evaluation.",
-    "time/checkpoint_s": "Seconds spent writing a checkpoint.",
     # The prefix tree
     "tree/sequence_tokens": "Tokens of all sequences of the batch.",
+    "tree/used": "Share of the trainers' steps that ran over the prefix tree; the others ran each sequence by itself.",
     "tree/unique_tokens": "Tokens that the tree computes.",
     "tree/compression": "Sequence tokens per unique token.",
     "tree/recomputed_tokens": "Unique tokens that were run a second time to save memory.",
     "tree/blocks": "Blocks executed.",
     "tree/peak_live_tokens": "Most tokens whose activations were held at once.",
+    "tree/shareable": "Sequence tokens per unique token of the whole batch, before it is cut and whether or not a tree is run.",
     "tree/sharing_kept": "Share of the prefix sharing that the partition over trainers kept.",
     "tree/imbalance": "Predicted cost of the most expensive part over the mean of all.",
+    "tree/repeated": "Predicted share of the batch's work that the part of every trainer repeats (of one: if there were two).",
     # The split of the accelerators
     "controller/rollout": "Accelerators that generate.",
     "controller/trainer": "Accelerators that train.",

@@ -110,7 +110,9 @@ class Learner(Trained):
             work.add(minibatch, result)
             self.last_logprobs.append(result.logprobs)
             rates.append(learning_rate(self.optimizer.config, self.optimizer.updates, self.updates))
+            computed = time.perf_counter()
             outcomes.append(self.optimizer.step(result.loss, rates[-1]))
+            work.reduced(time.perf_counter() - computed)
             self.bad_steps.watch(outcomes[-1])
         metrics = {} if self.critic is None else self.critic.update(minibatches)
         self.version += 1

@@ -7,6 +7,9 @@ allows; within a small slack of that, the cuts are those that compute the least 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
 
 from rl_system.records import TrainBatch
@@ -26,6 +29,47 @@ def partition(batch: TrainBatch, parts: int, cost_model: CostModel) -> list[np.n
     order = sorted_sequences(batch)
     shared = neighbour_prefixes(batch, order)
     return [order[a:b] for a, b in _cuts(SequenceCosts(batch, order, shared, cost_model), parts)]
+
+
+@dataclass(frozen=True, slots=True)
+class CutQuality:
+    """What became of batches that were cut into the same number of parts, by predicted cost and by tokens, all together.
+
+    kept: unique tokens of the whole by those of its parts. imbalance: cost of the most expensive part by the mean. repeated:
+    share f of the whole's cost that every part repeats, with the most expensive of n parts at f + (1 − f)/n; 0 for one part.
+    """
+
+    sequence_tokens: int
+    unique_tokens: int
+    kept: float
+    imbalance: float
+    repeated: float
+
+
+def quality(batches: Sequence[TrainBatch], cuts: Sequence[list[np.ndarray]], cost_model: CostModel) -> CutQuality:
+    """Of `cuts` as `partition` makes them."""
+    parts = len(cuts[0])
+    unique = parts_unique = sequence_tokens = 0
+    whole = largest = together = 0.0
+    for batch, cut in zip(batches, cuts, strict=True):
+        order = np.concatenate(cut)
+        shared = neighbour_prefixes(batch, order)
+        costs = SequenceCosts(batch, order, shared, cost_model)
+        ends = np.cumsum([len(part) for part in cut])
+        first = np.array([end - len(part) for end, part in zip(ends, cut, strict=True) if len(part)], np.int64)
+        each = [costs.of(end - len(part), end) for end, part in zip(ends, cut, strict=True)]
+        sequence_tokens += batch.sequence_tokens
+        unique += batch.sequence_tokens - int(shared.sum())
+        parts_unique += batch.sequence_tokens - int(shared.sum() - shared[first].sum())
+        whole, largest, together = whole + costs.of(0, len(order)), largest + max(each), together + sum(each)
+    repeated = (largest / whole - 1 / parts) / (1 - 1 / parts) if parts > 1 and whole else 0.0
+    return CutQuality(
+        sequence_tokens=sequence_tokens,
+        unique_tokens=unique,
+        kept=unique / max(parts_unique, 1),
+        imbalance=largest * parts / together if together else 1.0,
+        repeated=min(max(repeated, 0.0), 1.0),
+    )
 
 
 class SequenceCosts:
