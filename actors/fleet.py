@@ -138,6 +138,12 @@ class RolloutFleet:
                 reports = await self._push_together(weights)
         return {name: max(report[name] for report in reports) for name in NO_UPDATE}
 
+    async def renew(self, weights: Weights) -> None:
+        """Keep `weights` for workers that come later. They are those that were pushed last, from another trainer."""
+        async with self._pushing, self._replacing:
+            if self._weights is not None:
+                self._weights = weights
+
     async def prompt_logprobs(self, token_ids: np.ndarray) -> np.ndarray:
         """Of the worker that was there first and leaves last; see `RolloutWorker.prompt_logprobs`."""
         return await next(iter(self.workers.values())).prompt_logprobs.remote(token_ids)

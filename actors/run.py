@@ -90,7 +90,7 @@ class Run:
         sampler_state = resumed.sampler if resumed else None
         self.pool = EnvironmentPool.remote(config, model_directory, self.controller, self.reward, sampler_state)
         self.fleet = RolloutFleet(config, model_directory, accelerators, self.pool, self._note_replacement)
-        self.trainers = TrainerGroup(config, model_directory, accelerators)
+        self.trainers = TrainerGroup(config, model_directory, accelerators, self._renew_weights)
         sides = {Side.ROLLOUT: self.fleet, Side.TRAINER: self.trainers}
         self.rebalancer = Rebalancer(config, self.controller, accelerators, sides, tracker)
         self.background: set[asyncio.Future[Any]] = set()
@@ -311,6 +311,10 @@ class Run:
             "perf/published_mib": report["bytes"] / MIB,
             "rollout/logprob_gap": float(gap.max()),
         }
+
+    async def _renew_weights(self) -> None:
+        """Weights are gone with the trainer that published them: have those that stay hold the same ones."""
+        await self.fleet.renew(await self.trainers.publish())
 
     async def _pushed(self) -> None:
         """Wait until the workers serve what was published last."""

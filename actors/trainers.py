@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +36,19 @@ FAILED = (RayError, TimeoutError)
 
 
 class TrainerGroup:
-    """`devices[rank]` is the accelerator of that rank."""
+    """`devices[rank]` is the accelerator of that rank.
 
-    def __init__(self, config: RunConfig, model_directory: Path, accelerators: Accelerators) -> None:
-        self.config, self.accelerators = config, accelerators
+    on_first_left: awaited when the rank that published has left the group and before it is gone, with all it published.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        model_directory: Path,
+        accelerators: Accelerators,
+        on_first_left: Callable[[], Awaitable[None]],
+    ) -> None:
+        self.config, self.accelerators, self.on_first_left = config, accelerators, on_first_left
         self.model_directory = model_directory
         """Where a new trainer finds a model. Its parameters count only for the first ones."""
         self.ranks: list[ActorHandle] = []
@@ -101,6 +110,8 @@ class TrainerGroup:
         leaver = self.ranks[rank]
         await self._regroup(self.ranks[:rank] + self.ranks[rank + 1 :])
         self.devices.pop(rank)
+        if rank == 0:
+            await self.on_first_left()
         await self._end(leaver)
 
     async def _regroup(self, ranks: list[ActorHandle]) -> None:

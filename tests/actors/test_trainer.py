@@ -1,5 +1,6 @@
 """Trainers behind Ray: two ranks against one learner in this process."""
 
+import asyncio
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from actors.trainer import Trainer
+from actors.trainers import TrainerGroup
 from rl_system.config.run import RunConfig
 from rl_system.records import Sequence, TrainBatch
 from rl_system.training.checkpoint_directory import open_checkpoint
@@ -226,3 +228,27 @@ def test_a_trainer_that_does_not_come_leaves_the_old_group_able_to_form_again(lo
     update([first], batch)
     assert call(first.publish.remote()).version == 2
     ray.kill(first)
+
+
+def test_the_rank_that_published_leaves_and_its_weights_are_another_ones_before_they_are_gone(local_ray, config, batch):
+    ranks = [Trainer.options(num_cpus=0).remote(rank, 2, config, config.model.path) for rank in range(2)]
+    meeting = call(ranks[0].host.remote("127.0.0.1"))
+    call([rank.setup.remote(meeting) for rank in ranks])
+    update(ranks, batch)
+    held = [call(ranks[0].publish.remote())]
+
+    async def renew() -> None:
+        held.append(await group.publish())
+
+    group = TrainerGroup(config, Path(config.model.path), None, renew)
+    group.ranks, group.devices = list(ranks), [2, 3]
+    asyncio.run(group.release(2))
+    assert (group.ranks, group.devices) == (ranks[1:], [3])
+    lost, kept = held
+    assert (kept.version, kept.checksum) == (lost.version, lost.checksum)
+    assert weights_checksum(call([chunk.content for chunk in kept.chunks])) == kept.checksum
+    origins = [{chunk.identity.split("-")[0] for chunk in weights.chunks} for weights in held]
+    assert len(origins[0] | origins[1]) == 2  # none of what is kept belongs to the one that left
+    update(group.ranks, batch)
+    assert call(ranks[1].publish.remote()).version == 2
+    ray.kill(ranks[1])
