@@ -1,4 +1,7 @@
-"""`python -m launch.plan --profile configs/profiles/X.yaml --accelerators N`: the best split, for each way to train."""
+"""`python -m launch.plan --profile configs/profiles/X.yaml --accelerators N`: the best split, for each way to train.
+
+With `--run runs/NAME` instead of a profile it plans from what that run measured; `--write X.yaml` keeps that as a profile.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +11,33 @@ import json
 import sys
 from pathlib import Path
 
+import yaml
+
+from rl_system.allocation.measured import measured_profile
 from rl_system.allocation.planner import Plan, plan
-from rl_system.allocation.profile import load_profile
+from rl_system.allocation.profile import Profile, load_profile
+from rl_system.config.load import load_config
 from rl_system.errors import UserError
+from rl_system.tracking.history import read_history
+from rl_system.tracking.json_lines import read_lines
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m launch.plan", description=__doc__)
-    parser.add_argument("--profile", type=Path, required=True, help="YAML file, see configs/profiles")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--profile", type=Path, help="YAML file, see configs/profiles")
+    source.add_argument("--run", type=Path, help="directory of a run, whose measurements are the profile")
+    parser.add_argument("--write", type=Path, metavar="X.yaml", help="also write the profile there")
     parser.add_argument("--accelerators", type=int, help="cluster size (default: the profile's)")
     parser.add_argument("--steps", type=int, default=60, help="simulated policy updates of each split")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     options = parser.parse_args(arguments)
     try:
-        profile = load_profile(options.profile)
+        profile = load_profile(options.profile) if options.profile else profile_of_run(options.run)
+        if options.write:
+            options.write.parent.mkdir(parents=True, exist_ok=True)
+            options.write.write_text(yaml.safe_dump(as_values(profile), sort_keys=False))
         accelerators = options.accelerators if options.accelerators is not None else profile.accelerators
         plans = plan(profile, accelerators, steps=options.steps, seed=options.seed)
     except UserError as error:
@@ -30,6 +45,28 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     print("\n".join(json.dumps(as_record(each)) for each in plans) if options.json else as_text(profile.name, plans))
     return 0
+
+
+def profile_of_run(directory: Path) -> Profile:
+    """Raises UserError where there is no run, or too short a one."""
+    history = read_history(directory)
+    sampled = [
+        float(sum(len(turn["response_ids"]) for turn in episode["turns"]))
+        for path in sorted((directory / "episodes").glob("group_*"))
+        for episode in read_lines(path)
+    ]
+    return measured_profile(load_config(directory / "config.yaml", []), history.steps, history.events, sampled)
+
+
+def as_values(profile: Profile) -> dict[str, object]:
+    """For YAML, with four digits: no run measures more."""
+
+    def rounded(value: object) -> object:
+        if isinstance(value, dict):
+            return {name: rounded(each) for name, each in value.items()}
+        return float(f"{value:.4g}") if isinstance(value, float) else value
+
+    return rounded(profile.model_dump(mode="json", exclude_unset=True))
 
 
 def as_record(one: Plan) -> dict[str, object]:
