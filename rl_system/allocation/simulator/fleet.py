@@ -11,6 +11,7 @@ much.
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 
@@ -120,7 +121,8 @@ class Engine:
         self._due = float("inf")
         self._advance()
         ended = []
-        reached = self._clock * (1 + 1e-12) + 1e-9
+        # What is left is less than the clock of a long run can tell: it would be planned for now, and again, without end.
+        reached = self._clock * (1 + 1e-12) + 1e-9 + self._rate * 4 * math.ulp(self.env.now)
         while self._running and self._running[0][0] <= reached:
             ended.append(heapq.heappop(self._running)[2])
         if ended and not self._running:

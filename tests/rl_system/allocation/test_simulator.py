@@ -4,12 +4,14 @@ import time
 
 import numpy as np
 import pytest
+import simpy
 
 from rl_system.allocation.decision import Move
 from rl_system.allocation.observation import Split
 from rl_system.allocation.planner import generation_estimate, update_estimate
 from rl_system.allocation.profile import Generation, Profile, Switch, Training, Workload
 from rl_system.allocation.simulator import Drift, Regime, Simulation, simulate
+from rl_system.allocation.simulator.fleet import Engine, Episode
 from rl_system.allocation.simulator.pool import _lognormal
 from rl_system.allocation.workloads import base_profile
 from rl_system.config.allocation import AllocationConfig
@@ -116,6 +118,20 @@ def test_lent_devices_help_generation_only_while_the_trainers_wait():
     assert lent.groups_per_s(5) > 1.15 * starved.groups_per_s(5)
     busy, same = (simulate(one, "tree", Split(7, 1), steps=40, lend=lend) for lend in (False, True))
     assert same.groups_per_s(5) == pytest.approx(busy.groups_per_s(5), rel=0.05)
+
+
+def test_a_turn_ends_although_the_clock_of_a_long_run_cannot_tell_how_little_is_left_of_it():
+    """Weeks into a run a second has fewer digits than a token's time: an engine once woke up forever without getting on."""
+    env, ended = simpy.Environment(initial_time=4e9), []
+    generation = Generation(tokens_per_s=1e4, half_batch=0)
+    engine = Engine(env, 0, generation, 1.0, ended.append, lambda _: None, env.now)
+    for tokens in (1.0, 1.0 + 1e-4, 3.0):
+        engine.add(Episode(None, tokens, 0.0, 1, 1), tokens)
+    for _ in range(50):
+        if env.peek() == float("inf"):
+            break
+        env.step()
+    assert len(ended) == 3
 
 
 def test_a_drift_changes_the_run_where_it_says():
