@@ -167,6 +167,7 @@ class Controller:
             sampled_tokens=sampled_tokens,
             queue=self.ledger.finished,
             method=method,
+            steps_left=self.config.steps - self.ledger.trained,
         )
         return observation, self.policy.observe(observation), self.policy.pending
 

@@ -97,7 +97,7 @@ class Observation:
     step: policy updates made so far. seconds: length of the window. queue: finished groups that wait for a batch, at
     its end. staleness: mean staleness of what was trained on. concurrency: episodes that the pool can run at once.
     disturbed: the window contains a switch or a recovery, so its rates belong to no split. switches: the moves that
-    ended since the previous observation.
+    ended since the previous observation. steps_left: updates that the run will still make; None: it has no end.
     """
 
     step: int
@@ -111,6 +111,7 @@ class Observation:
     staleness: float = 0.0
     disturbed: bool = False
     switches: tuple[SwitchCost, ...] = ()
+    steps_left: int | None = None
 
     def __post_init__(self) -> None:
         if self.groups_per_batch < 1 or self.max_staleness < 0 or self.step < 0:

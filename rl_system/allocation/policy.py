@@ -9,7 +9,7 @@ measures again, for what is far away is predicted badly. It decides to move only
 
 - the predicted gain is at least `margin`; a move that undoes the last one needs twice as much, and twice again for each time
   that the direction was changed lately, so that a split that is as good as its neighbour is not left and returned to;
-- what the gain yields over `horizon_steps` exceeds the cost of the moves by `margin`;
+- what the gain yields over `horizon_steps`, or what is left of the run, exceeds the cost of the moves by `margin`;
 - the present split was measured in an undisturbed window, at least `dwell_steps` after the last move.
 """
 
@@ -141,13 +141,15 @@ class SplitPolicy:
             return None, f"{symptoms}; no accelerator moves for that"
         margin = self.margin(move, observation.step)
         cost_s = moves * self.switch_cost_s(move)
-        horizon_s = config.horizon_steps * observation.groups_per_batch / now
+        left = observation.steps_left
+        horizon = config.horizon_steps if left is None else min(config.horizon_steps, left)
+        horizon_s = horizon * observation.groups_per_batch / now
         outlook = f"{symptoms}; {best} is predicted at {then:.3g} groups/s against {now:.3g} now ({gain:+.0%})"
         if gain < margin:
             return None, f"{outlook}, less than the margin of {margin:.0%}"
         if gain * horizon_s <= (1 + config.margin) * cost_s:
             return None, (
-                f"{outlook}, but over {config.horizon_steps} steps this gains {gain * horizon_s:.0f} s of production "
+                f"{outlook}, but over {horizon} steps this gains {gain * horizon_s:.0f} s of production "
                 f"and {moves} move(s) cost {cost_s:.0f} s"
             )
         if self._measured != current:

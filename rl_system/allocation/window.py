@@ -104,7 +104,15 @@ class ObservationWindow:
         return self._updates
 
     def close(
-        self, now: float, *, step: int, split: Split, sampled_tokens: float, queue: int, method: str
+        self,
+        now: float,
+        *,
+        step: int,
+        split: Split,
+        sampled_tokens: float,
+        queue: int,
+        method: str,
+        steps_left: int | None = None,
     ) -> Observation:
         """The observation of the window that ends now, and a new window. sampled_tokens: of the whole window."""
         seconds = now - self._opened
@@ -153,6 +161,7 @@ class ObservationWindow:
             staleness=self._staleness / self._updates if self._updates else 0.0,
             disturbed=self._disturbed,
             switches=tuple(self._switches),
+            steps_left=steps_left,
         )
         self._open(now)
         return observation

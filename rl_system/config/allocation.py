@@ -35,7 +35,7 @@ class AllocationConfig(Section):
     """Fewest policy updates between a move and the next decision to move. One decision may move several accelerators, one
     after the other, where the best split is far away."""
     horizon_steps: int = Field(50, ge=1)
-    """Steps over which a gain must repay the switch."""
+    """Steps over which a gain must repay the switch, or those that are left of the run if fewer."""
     margin: float = Field(0.03, ge=0)
     """Predicted relative gain below which the split stays."""
     switch_cost_s: float = Field(30.0, ge=0)

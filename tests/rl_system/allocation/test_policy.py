@@ -63,6 +63,13 @@ def test_a_gain_that_does_not_repay_the_switch_does_not_move():
     assert decision.move is None and "cost" in decision.reason
 
 
+def test_a_gain_that_the_rest_of_the_run_does_not_repay_does_not_move():
+    observation = TRAINING_STARVED.observe(Split(6, 2), 10)
+    assert policy(switch_cost_s=30.0).observe(replace(observation, steps_left=40)).move is Move.TO_TRAINER
+    decision = policy(switch_cost_s=30.0).observe(replace(observation, steps_left=1))
+    assert decision.move is None and "over 1 steps this gains" in decision.reason
+
+
 def test_measured_costs_take_over_from_the_guess():
     subject = policy(switch_cost_s=1e6)
     cheap = (SwitchCost(False, 1.0),) * 10**5
