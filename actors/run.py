@@ -167,7 +167,8 @@ class Run:
         began = time.monotonic()
         self.tracker.progress.status(trainer=f"updates on {len(batch.group_ids)} groups")
         self._metrics |= await self.trainers.update(batch.parts)
-        overhead_s = time.monotonic() - began - self._metrics["perf/train_s"] + self._metrics["perf/reduce_s"]
+        calls_s = time.monotonic() - began - self._metrics["perf/train_s"]
+        self._metrics["time/overhead_s"] = max(calls_s, 0.0) + self._metrics["perf/reduce_s"]
         if (pace := pace_at(self.config.allocation.pace, self.step)) is not None:
             seconds = self._metrics["tree/unique_tokens"] / (pace.trained_tokens_per_s * self.trainers.size)
             await asyncio.sleep(max(began + seconds - time.monotonic(), 0.0))
@@ -182,7 +183,7 @@ class Run:
             self._metrics["tree/sequence_tokens"] / batch.metrics["tree/shareable"],
             batch.metrics.get("off_policy/staleness_mean", 0.0),
             batch.metrics["tree/repeated"],
-            max(overhead_s, 0.0),
+            self._metrics["time/overhead_s"],
         )
 
     async def publish(self) -> None:

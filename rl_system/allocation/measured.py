@@ -114,8 +114,7 @@ def _training(steps: Sequence[Metrics]) -> dict[str, Training]:
         chosen = [step for step in steps if (step["tree/used"] >= 0.5) == (method == "tree")]
         if not chosen:
             continue
-        overhead = [step["time/update_s"] - step["perf/train_s"] + step["perf/reduce_s"] for step in chosen]
-        overhead_s = float(np.clip(np.median(overhead), 0, None))
+        overhead_s = float(np.median([step["time/overhead_s"] for step in chosen]))
         repeated = _mean(chosen, "tree/repeated") if method == "tree" else 0.0
         # What one accelerator would have done a second, of the part that each of them had.
         parts = [repeated + (1 - repeated) / max(step["controller/trainer"], 1) for step in chosen]

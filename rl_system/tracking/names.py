@@ -119,6 +119,7 @@ METRICS: dict[str, str] = {
     "time/wait_s": "Seconds of the step spent waiting for a batch.",
     "time/build_s": "Seconds spent building and cutting the prefix tree.",
     "time/update_s": "Seconds spent in the trainers.",
+    "time/overhead_s": "Part of it that more trainers would not shorten: calls, reducing gradients, stepping the optimizer.",
     "time/publish_s": "Seconds from the update to the last worker running the new weights.",
     "time/publish_paused_s": "Part of it in which the slowest engine made no token.",
     "perf/published_mib": "MiB of parameters that a rollout worker fetched for it: what had changed since the one before.",

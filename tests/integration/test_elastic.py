@@ -1,5 +1,6 @@
 """Nodes that join and leave a real Ray cluster while it is used."""
 
+import ast
 import contextlib
 import json
 import subprocess
@@ -148,3 +149,41 @@ def test_a_run_takes_in_the_accelerator_of_a_node_that_joins_and_gives_it_up_whe
     assert {line["controller/rollout"] + line["controller/trainer"] for line in lines} == {2, 3}
     ledger = open_checkpoint(latest_checkpoint(run / "checkpoints")).state["controller"]["ledger"]
     assert ledger["next_group_id"] == 2 * steps + sum(ledger["dropped"].values()) + len(ledger["finished"])
+
+
+NODES = "import ray, sys; ray.init(address=sys.argv[1], log_to_driver=False); print([n['NodeID'] for n in ray.nodes() if n['Alive']])"
+
+
+def nodes(cluster: LocalRay) -> set[str]:
+    command = [sys.executable, "-c", NODES, f"{NODE_ADDRESS}:{cluster.port}"]
+    printed = subprocess.run(command, env=cluster.environment, check=True, capture_output=True, text=True, timeout=NODE_S)
+    return set(ast.literal_eval(printed.stdout.splitlines()[-1]))
+
+
+def test_the_trainer_that_published_drains_and_the_run_goes_on_with_the_parameters_of_the_others(
+    cluster, submit: Callable[..., subprocess.Popen], command, tmp_path
+):
+    """The first trainer is on a node of its own; a second one joins it from the rollout side, and then that node leaves."""
+    run, steps, before = tmp_path / "tau2_mock_cpu", 250, nodes(cluster)
+    with joined(cluster):
+        deadline = time.monotonic() + NODE_S
+        while not (new := nodes(cluster) - before):
+            assert time.monotonic() < deadline
+        following = submit("first_leaves", command(
+            steps=steps, allocation__elastic="true", allocation__rollout=2, evaluation__before="false",
+            evaluation__after="false", checkpoint__every=0, tracking__dump_trees="false",
+        ))  # fmt: skip
+        wait_for(run, following, "allocation", 1)
+        ask = [sys.executable, "-m", "launch.rebalance", "--run", str(run), "--wait", "120", "--to-trainer", "1"]
+        subprocess.run(ask, check=True, timeout=180)
+        assert wait_for(run, following, "switch_finished", 1)["split"] == [1, 2]
+        drain(cluster, new.pop())
+        wait_for(run, following, "switch_finished", 2)
+        output, _ = following.communicate(timeout=FINISH_S)
+    assert f"done: {run}" in output, output
+    came, went = [event for event in read_lines(run / "events.jsonl") if event["event"] == "switch_finished"]
+    assert (came["change"], came["device"]) != (went["change"], went["device"])
+    assert (went["change"], went["device"], went["outcome"], went["split"]) == ("away from trainer", 2, "left", [1, 1])
+    lines = read_lines(run / "metrics.jsonl")
+    assert [line["step"] for line in lines] == list(range(1, steps + 1))
+    assert all(line.get("rollout/logprob_gap", 0) < 1e-4 for line in lines)  # the engines serve what the other trainer has

@@ -47,7 +47,7 @@ def line(profile: Profile, window: Observation) -> dict[str, float]:
         "perf/permit_wait_share": rollout.waiting, "perf/rollout_idle_share": rollout.idle, "time/publish_paused_s": 0.0,
         "tree/sequence_tokens": trainer.tokens_per_s * window.seconds, "tree/shareable": trainer.compression,
         "tree/repeated": trainer.repeated, "tree/used": 1.0, "time/update_s": trainer.seconds_per_update,
-        "perf/train_s": trainer.seconds_per_update, "perf/reduce_s": trainer.overhead_s,
+        "time/overhead_s": trainer.overhead_s,
     }  # fmt: skip
 
 
