@@ -225,13 +225,9 @@ class Trainer:
         config, model = self.config, self._model
         self._model = None
         ranks, self._sharing = deal_out(world, config.allocation.tensor_parallel)
-        return Learner(
+        return Learner.of(
+            config,
             parallelize(model, self._sharing),
-            algorithm=config.algorithm,
-            executor=config.executor,
-            optimizer=config.optimizer,
-            updates=config.steps * config.algorithm.updates_per_batch,
-            temperature=config.rollout.sampling.temperature,
             ranks=ranks,
             world=world,
             reference=self._load_share(self.started_from) if needs_reference(config.algorithm) else None,

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 from transformers import PreTrainedModel
@@ -23,6 +24,7 @@ from rl_system.algorithms.proximal import needs_proximal_pass
 from rl_system.config.algorithm import AlgorithmConfig
 from rl_system.config.executor import ExecutorConfig
 from rl_system.config.optimizer import OptimizerConfig
+from rl_system.config.run import RunConfig
 from rl_system.executor import Executor, make_executor
 from rl_system.records import TrainBatch
 from rl_system.training.critic import Critic
@@ -81,6 +83,19 @@ class Learner(Trained):
             )
         self.last_logprobs: list[np.ndarray] = []
         """Of each minibatch of the last update, [sequence_tokens]: logprobs under the parameters before its step."""
+
+    @classmethod
+    def of(cls, config: RunConfig, model: PreTrainedModel, **more: Any) -> Learner:
+        """As a run configures it. more: what a configuration does not know, such as `ranks`."""
+        return cls(
+            model,
+            algorithm=config.algorithm,
+            executor=config.executor,
+            optimizer=config.optimizer,
+            updates=config.steps * config.algorithm.updates_per_batch,
+            temperature=config.rollout.sampling.temperature,
+            **more,
+        )
 
     def regroup(self, ranks: Ranks) -> None:
         """Of the critic too. Not where several ranks share a model."""

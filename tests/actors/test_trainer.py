@@ -60,13 +60,7 @@ def batch() -> TrainBatch:
 @pytest.fixture(scope="module")
 def learner(config, batch) -> Learner:
     """One learner that made the same update on the whole batch."""
-    learner = Learner(
-        load_model(config.model),
-        algorithm=config.algorithm,
-        executor=config.executor,
-        optimizer=config.optimizer,
-        updates=config.steps,
-    )
+    learner = Learner.of(config, load_model(config.model))
     learner.update(batch)
     return learner
 
@@ -140,10 +134,7 @@ def test_two_trainers_that_share_a_model_publish_and_save_the_whole_of_it(local_
     shared = config.model_copy(
         update={"allocation": allocation, "model": config.model.model_copy(update={"path": str(path)}), "output": tmp_path}
     )
-    alone = Learner(
-        load_model(shared.model), algorithm=shared.algorithm, executor=shared.executor, optimizer=shared.optimizer,
-        updates=shared.steps,
-    )  # fmt: skip
+    alone = Learner.of(shared, load_model(shared.model))
     alone.update(batch)
     trainers = [Trainer.options(num_cpus=0).remote(rank, 2, shared, str(path)) for rank in range(2)]
     meeting = call(trainers[0].host.remote("127.0.0.1"))
@@ -198,10 +189,7 @@ def test_a_trainer_joins_and_leaves_and_the_policy_goes_on_as_if_nothing_had_hap
     after = call(first.publish.remote())
     assert after.version == 3
 
-    alone = Learner(
-        load_model(config.model), algorithm=config.algorithm, executor=config.executor, optimizer=config.optimizer,
-        updates=config.steps,
-    )  # fmt: skip
+    alone = Learner.of(config, load_model(config.model))
     for _ in range(3):
         alone.update(batch)
     chunks = call([chunk.content for chunk in after.chunks])

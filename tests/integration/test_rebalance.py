@@ -131,14 +131,7 @@ def assert_trained_as_a_single_trainer_would(run: Path, lines: list[dict]) -> No
     the parameters in the end.
     """
     config = load_config(run / "config.yaml", [])
-    learner = Learner(
-        load_model(config.model),
-        algorithm=config.algorithm,
-        executor=config.executor,
-        optimizer=config.optimizer,
-        updates=config.steps,
-        temperature=config.rollout.sampling.temperature,
-    )
+    learner = Learner.of(config, load_model(config.model))
     for line in lines:
         alone = learner.update(read_batch(run / "batches" / f"step_{line['step']:06}.npz"))
         for name in ("train/loss", "train/grad_norm", "train/trained_tokens"):
