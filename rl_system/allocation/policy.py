@@ -29,6 +29,8 @@ from rl_system.errors import UserError
 
 MEMORY = 2
 """Horizons for which a change of direction is remembered."""
+USUAL_BATCH = 16
+"""Groups a batch up to which `margin` counts as it is; larger ones make windows surer, by the square root."""
 SAME = 1e-6
 """Relative difference below which two predicted rates are the same, and the nearer split wins."""
 
@@ -140,6 +142,7 @@ class SplitPolicy:
         if other_lever(limit, move):
             return None, f"{symptoms}; no accelerator moves for that"
         margin = self.margin(move, observation.step)
+        margin *= min(1.0, math.sqrt(USUAL_BATCH / observation.groups_per_batch))
         cost_s = moves * self.switch_cost_s(move)
         left = observation.steps_left
         horizon = config.horizon_steps if left is None else min(config.horizon_steps, left)

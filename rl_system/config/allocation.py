@@ -37,7 +37,7 @@ class AllocationConfig(Section):
     horizon_steps: int = Field(50, ge=1)
     """Steps over which a gain must repay the switch, or those that are left of the run if fewer."""
     margin: float = Field(0.03, ge=0)
-    """Predicted relative gain below which the split stays."""
+    """Predicted relative gain below which the split stays; less where a batch has more than 16 groups, and more after a turn."""
     switch_cost_s: float = Field(30.0, ge=0)
     """Guess of the production time that one move costs, in seconds; measured costs take over."""
     handover_timeout_s: float = Field(60.0, gt=0)

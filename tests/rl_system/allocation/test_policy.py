@@ -56,6 +56,15 @@ def test_a_gain_below_the_margin_does_not_move():
     assert decision.move is Move.TO_TRAINER and 0.1 <= decision.gain < 0.3
 
 
+def test_a_large_batch_makes_a_small_gain_certain_enough():
+    observation = Plant(generation=1.0, training=1.02).observe(Split(5, 3), 10)
+    subject = policy(margin=0.3)
+    gain = subject.observe(observation).gain
+    assert 0.15 < gain < 0.3
+    larger = replace(observation, groups_per_batch=64, trainer=replace(observation.trainer, seconds_per_update=64 / 3.06))
+    assert policy(margin=0.3).observe(larger).move is Move.TO_TRAINER
+
+
 def test_a_gain_that_does_not_repay_the_switch_does_not_move():
     observation = TRAINING_STARVED.observe(Split(6, 2), 10)
     assert policy(switch_cost_s=10.0).observe(observation).move is Move.TO_TRAINER
