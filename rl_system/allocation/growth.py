@@ -34,19 +34,20 @@ def overhead_of(seconds: float, overhead_s: float, trainers: int, repeated: floa
 class ClosedLoop:
     """Episodes that alternate between engines and tools.
 
-    tools_s: seconds outside the engines for each sampled token. engine_s: seconds that an engine takes for a token of one
-    sequence, by sequences and half batch: with b sequences a token takes each of them `engine_s · (b + HALF_BATCH)`.
+    tools_s: seconds outside the engines for each unit of work, be it a sampled token or an episode. engine_s: a unit takes each
+    of b sequences on an engine `engine_s · (b + half_batch)` seconds.
     """
 
     tools_s: float
     engine_s: float
+    half_batch: float = HALF_BATCH
 
     def rate(self, accelerators: int, slots: float) -> float:
-        """Sampled tokens/s of `accelerators` with `slots` episodes at once.
+        """Units of work a second of `accelerators` with `slots` episodes at once.
 
         Of C episodes X = C/(Z + R) (interactive response time law) with R = u·(b + h), and b = X·R/n by Little's law.
         Eliminating X and b leaves R² + R·(Z − u·h − u·C/n) − u·h·Z = 0.
         """
-        u, z, h = self.engine_s, self.tools_s, HALF_BATCH
+        u, z, h = self.engine_s, self.tools_s, self.half_batch
         half = (z - u * (h + slots / accelerators)) / 2
         return slots / (z - half + (half * half + u * h * z) ** 0.5)

@@ -10,6 +10,7 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from rl_system.allocation.growth import ClosedLoop
 from rl_system.allocation.observation import Split
 from rl_system.allocation.pipeline import Limit, Stalls, end_to_end
 from rl_system.allocation.profile import Profile, Training
@@ -108,19 +109,12 @@ def estimate(profile: Profile, method: str, split: Split) -> tuple[float, Limit]
 
 
 def generation_estimate(profile: Profile, accelerators: int) -> float:
-    """Episodes/s with every slot taken.
-
-    Of C episodes in a closed loop, X = C/(Z + R) (interactive response time law), and an engine with b of them gives
-    R = tokens·(b + half_batch)/speed, with b = X·R/n by Little's law. Eliminating X and b leaves a quadratic in R.
-    """
+    """Episodes/s with every slot taken."""
     workload, generation = profile.workload, profile.generation
     again = 1 / (1 - workload.broken)
     speed = generation.tokens_per_s * (1 - generation.stragglers / 2)
-    unit, z, c = workload.sampled_tokens * again / speed, workload.tool_s * again, workload.concurrency / accelerators
-    # R = unit·(h + c·R/(Z + R))  <=>  R² + R·(Z − unit·h − unit·c) − unit·h·Z = 0
-    half = (z - unit * (generation.half_batch + c)) / 2
-    r = -half + (half**2 + unit * generation.half_batch * z) ** 0.5
-    return workload.concurrency / (z + r)
+    loop = ClosedLoop(workload.tool_s * again, workload.sampled_tokens * again / speed, generation.half_batch)
+    return loop.rate(accelerators, workload.concurrency)
 
 
 def update_estimate(profile: Profile, training: Training, accelerators: int) -> float:
