@@ -48,14 +48,14 @@ class Dispatcher:
             # Each minibatch is an optimizer step of its own, so its weights add up as those of a whole batch do.
             steps = [set_loss_weights(step, algorithm.aggregation, algorithm.constant_length) for step in steps]
         cuts = [partition(step, trainers, cost_model) for step in steps]
-        # What one trainer alone would lose to a second is worth knowing before there is one.
-        compared = cuts if trainers > 1 else [partition(step, 2, cost_model) for step in steps]
+        made = compared = quality(steps, cuts, cost_model)
+        if trainers == 1:  # what it would lose to a second is worth knowing before there is one
+            compared = quality(steps, [partition(step, 2, cost_model) for step in steps], cost_model)
         return DispatchedBatch(
             group_ids=group_ids,
             parts=[[_put(step, cut[rank]) for step, cut in zip(steps, cuts, strict=True)] for rank in range(trainers)],
             whole=ray.put(whole),
-            metrics=staleness_metrics(whole, version)
-            | cut_metrics(quality(steps, cuts, cost_model), quality(steps, compared, cost_model)),
+            metrics=staleness_metrics(whole, version) | cut_metrics(made, compared),
         )
 
     def waiting_groups(self) -> dict[int, list[Sequence]]:
