@@ -14,20 +14,25 @@ HALF_BATCH = 16.0
 1/t1 · b/(b + t0/t1). A guess of t0/t1; reading the weights costs about as much as so many sequences."""
 
 
+def largest_part(parts: int, repeated: float) -> float:
+    """Work of each of `parts` that a batch is cut into, relative to the whole, of which all repeat a share."""
+    return repeated + (1.0 - repeated) / parts
+
+
 def training_speedup(trainers: int, repeated: float, overhead: float) -> float:
     """Updates/s of `trainers` relative to one.
 
-    repeated: share f of a batch's work that every part repeats, so that n parts take f + (1 − f)/n of the whole.
+    repeated: share of a batch's work that every part repeats; see `largest_part`.
     overhead: time of an update that does not depend on their number, relative to the work of the whole batch.
     """
-    one, several = (overhead + repeated + (1.0 - repeated) / number for number in (1, trainers))
+    one, several = (overhead + largest_part(number, repeated) for number in (1, trainers))
     return one / several
 
 
 def overhead_of(seconds: float, overhead_s: float, trainers: int, repeated: float) -> float:
     """`overhead` of `training_speedup`, from an update of `seconds` by `trainers`, of which `overhead_s` were not work."""
     work_s = max(seconds - overhead_s, 1e-9 * seconds)
-    return overhead_s * (repeated + (1.0 - repeated) / trainers) / work_s
+    return overhead_s * largest_part(trainers, repeated) / work_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rl_system.allocation.growth import HALF_BATCH
+from rl_system.allocation.growth import HALF_BATCH, largest_part
 from rl_system.allocation.profile import Generation, Profile, Sources, Switch, Training, Workload, given_numbers
 from rl_system.config.run import RunConfig
 from rl_system.errors import UserError
@@ -117,7 +117,7 @@ def _training(steps: Sequence[Metrics]) -> dict[str, Training]:
         overhead_s = float(np.median([step["time/overhead_s"] for step in chosen]))
         repeated = _mean(chosen, "tree/repeated") if method == "tree" else 0.0
         # What one accelerator would have done a second, of the part that each of them had.
-        parts = [repeated + (1 - repeated) / max(step["controller/trainer"], 1) for step in chosen]
+        parts = [largest_part(max(round(step["controller/trainer"]), 1), repeated) for step in chosen]
         speeds = np.array([
             step["tree/sequence_tokens"] * part / max(step["time/update_s"] - overhead_s, 1e-3)
             for step, part in zip(chosen, parts, strict=True)

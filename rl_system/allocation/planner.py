@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rl_system.allocation.growth import ClosedLoop
+from rl_system.allocation.growth import ClosedLoop, largest_part
 from rl_system.allocation.observation import Split
 from rl_system.allocation.pipeline import Limit, Stalls, end_to_end
 from rl_system.allocation.profile import Profile, Training
@@ -121,4 +121,4 @@ def update_estimate(profile: Profile, training: Training, accelerators: int) -> 
     """Mean seconds of an update."""
     workload = profile.workload
     work = workload.groups_per_batch * workload.group_size * workload.sequence_tokens / training.tokens_per_s
-    return training.overhead_s + work * (training.repeated + (1 - training.repeated) / accelerators)
+    return training.overhead_s + work * largest_part(accelerators, training.repeated)

@@ -13,6 +13,7 @@ import numpy as np
 import simpy
 
 from rl_system.allocation.decision import Move
+from rl_system.allocation.growth import largest_part
 from rl_system.allocation.ledger import StalenessLedger
 from rl_system.allocation.observation import Split, SwitchCost
 from rl_system.allocation.policy import SplitPolicy
@@ -129,11 +130,11 @@ class Simulation:
 
     def _update_seconds(self, sequence_tokens: float, unique_tokens: float) -> float:
         """`overhead + work·(f + (1 − f)/n)`, with noise; see `Training`."""
-        training, regime, n = self.training, self.pool.regime, self.split.trainer
+        training, regime = self.training, self.pool.regime
         work = unique_tokens * self.profile.workload.compression if training.shares_prefixes else sequence_tokens
         seconds = work / (training.tokens_per_s * regime.training_speed)
         noise = float(np.exp(training.spread * self._update_rng.standard_normal()))
-        return training.overhead_s + seconds * (training.repeated + (1 - training.repeated) / n) * noise
+        return training.overhead_s + seconds * largest_part(self.split.trainer, training.repeated) * noise
 
     def _publish(self, step: int) -> None:
         self.ledger.serve(step)
