@@ -131,7 +131,7 @@ def test_an_environment_that_hangs_or_crashes_is_replaced_and_counted_and_its_gr
     assert [episode.index for episode in group] == [0, 1]
     assert {(episode.ended, episode.reward) for episode in group} == {(Ending.MAX_TURNS, 1.0)}
     assert metrics["rollout/environments_abandoned"] >= 1
-    assert metrics["rollout/environment_processes_replaced"] >= 1
+    assert metrics["rollout/environment_processes_replaced"] == 1
     assert status["dropped"] == {}
 
 
