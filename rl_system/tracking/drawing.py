@@ -1,4 +1,4 @@
-"""How charts look: one style for reports and README figures, drawn to SVG text."""
+"""How charts look: one style for reports and figures of the docs, drawn to SVG text."""
 
 from __future__ import annotations
 

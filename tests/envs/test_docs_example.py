@@ -1,4 +1,4 @@
-"""The README's example of an environment does what the README says, copied as it stands there."""
+"""The example of an environment in the docs does what they say, copied as it stands there."""
 
 import asyncio
 import re
@@ -19,12 +19,12 @@ from rl_system.records import Ending
 from rl_system.training.loading import load_tokenizer
 from rl_system.training.prepared import prepare_model
 
-README = Path(__file__).parents[2] / "README.md"
+GUIDE = Path(__file__).parents[2] / "docs" / "environments.md"
 
 
 @pytest.fixture
 def example(tmp_path, monkeypatch) -> EnvironmentConfig:
-    (code,) = re.findall(r"```python\n# guessing\.py.*?\n(.*?)```", README.read_text(), re.DOTALL)
+    (code,) = re.findall(r"```python\n# guessing\.py.*?\n(.*?)```", GUIDE.read_text(), re.DOTALL)
     assert len(code.splitlines()) < 60
     package = tmp_path / "examples"
     package.mkdir()
@@ -36,7 +36,7 @@ def example(tmp_path, monkeypatch) -> EnvironmentConfig:
         del sys.modules[name]
 
 
-def test_the_example_environment_of_the_readme_is_solved_by_its_own_demonstration(example):
+def test_the_example_environment_of_the_docs_is_solved_by_its_own_demonstration(example):
     prepare_model("smollm2-135m-instruct")
     renderer = Renderer(load_tokenizer(ModelConfig()))
     limits = Limits.of(example, RolloutConfig(), 2048)
