@@ -1,15 +1,19 @@
 """The one place where a run shows how it goes.
 
 In a terminal a live table: the last steps, and under it what each side is doing now. Elsewhere (job logs, a pipe) one
-plain line a step, so that a log can be read and grepped.
+plain line a step, so that a log can be read and grepped. Invariant: where a width is known, no line of a step is wider;
+what does not fit is left out, the least important first.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 from collections import deque
-from collections.abc import Mapping
-from typing import Protocol, TextIO
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol, TextIO
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -20,6 +24,10 @@ SHOWN_STEPS = 12
 """Rows of the live table."""
 NOTABLE_SHARE = 0.05
 """Waiting for less than this share of the time is not worth a word."""
+COLUMN_GAP = 2
+"""Between two columns of the live table, and two parts of a plain line."""
+LEAST_FIRST = ("split", "train tok/s", "rollout tok/s", "sharing", "staleness", "success", "time")
+"""In which order columns are left out where a line is too narrow for all; step and reward always stay."""
 
 
 class Progress(Protocol):
@@ -37,10 +45,16 @@ class Progress(Protocol):
 
 def make_progress(steps: int, *, shown: bool = True, stream: TextIO | None = None) -> Progress:
     """The display for `stream` (standard output): live in a terminal, plain lines elsewhere, nothing unless `shown`."""
-    stream = stream or sys.stdout
     if not shown:
         return _Hidden()
-    return LiveTable(steps, stream) if stream.isatty() else PlainLines(steps, stream)
+    stream = _Audience(stream or sys.stdout)
+    return LiveTable(steps, stream) if stream.isatty() else PlainLines(steps, stream, width=_stated_width())
+
+
+def _stated_width() -> int | None:
+    """Of whoever reads a pipe, where it says so: the quickstart hands its terminal's on to the job. None: any."""
+    columns = os.environ.get("COLUMNS", "")
+    return int(columns) if columns.isdecimal() and int(columns) > 0 else None
 
 
 def columns(steps: int, metrics: Mapping[str, float]) -> dict[str, str]:
@@ -89,17 +103,30 @@ def waits(metrics: Mapping[str, float]) -> str:
     return ", ".join(found) or ("nothing waits" if measured else "")
 
 
-class PlainLines:
-    """One line a step, each complete in itself."""
+def fitting(lengths: Mapping[str, int], width: int) -> list[str]:
+    """Names of the columns, in order, that are shown side by side in `width` characters. lengths: of their contents."""
+    shown = list(lengths)
+    for name in ("waits", *LEAST_FIRST):
+        if sum(lengths[each] + COLUMN_GAP for each in shown) - COLUMN_GAP <= width:
+            break
+        if name in shown:
+            shown.remove(name)
+    return shown
 
-    def __init__(self, steps: int, stream: TextIO) -> None:
-        self._steps, self._stream = steps, stream
+
+class PlainLines:
+    """One line a step, each complete in itself. width: the most characters of one; None: any."""
+
+    def __init__(self, steps: int, stream: TextIO, width: int | None = None) -> None:
+        self._steps, self._stream, self._width = steps, stream, width
 
     def step(self, metrics: Mapping[str, float]) -> None:
-        texts = columns(self._steps, metrics)
-        held_up = texts.pop("waits")
-        parts = [f"{name} {text}" for name, text in texts.items() if text]
-        self._print("  ".join(parts + ([f"({held_up})"] if held_up else [])))
+        texts = {name: text for name, text in columns(self._steps, metrics).items() if text}
+        parts = {name: f"({text})" if name == "waits" else f"{name} {text}" for name, text in texts.items()}
+        if self._width is not None:
+            shown = fitting({name: len(part) for name, part in parts.items()}, self._width)
+            parts = {name: parts[name] for name in shown}
+        self._print("  ".join(parts.values()))
 
     def status(self, **sides: str) -> None:
         """A log has no place for what is over a moment later."""
@@ -108,7 +135,7 @@ class PlainLines:
         self._print(text)
 
     def close(self) -> None:
-        self._stream.flush()
+        """Every line was flushed when it was written."""
 
     def _print(self, text: str) -> None:
         print(text, file=self._stream, flush=True)
@@ -121,7 +148,8 @@ class LiveTable:
         self._steps = steps
         self._rows: deque[dict[str, str]] = deque(maxlen=SHOWN_STEPS)
         self._sides: dict[str, str] = {}
-        self._live = Live(console=Console(file=stream), refresh_per_second=4, get_renderable=self._draw)
+        self._console = Console(file=stream)
+        self._live = Live(console=self._console, refresh_per_second=4, get_renderable=self._draw)
         self._live.start()
 
     def step(self, metrics: Mapping[str, float]) -> None:
@@ -131,20 +159,55 @@ class LiveTable:
         self._sides.update(sides)
 
     def note(self, text: str) -> None:
-        self._live.console.print(Text(text))
+        self._console.print(Text(text))
 
     def close(self) -> None:
         self._live.stop()
 
     def _draw(self) -> Group:
-        table = Table(box=None, header_style="dim")
         rows = list(self._rows)
-        for name in rows[-1] if rows else ():
-            table.add_column(name, justify="left" if name == "waits" else "right")
+        filled = [name for name in (rows[-1] if rows else ()) if any(row[name] for row in rows)]
+        lengths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in filled}
+        shown = fitting(lengths, self._console.width)
+        table = Table(box=None, header_style="dim", padding=(0, COLUMN_GAP, 0, 0), pad_edge=False)
+        for name in shown:
+            table.add_column(name, justify="left" if name == "waits" else "right", no_wrap=True)
         for row in rows:
-            table.add_row(*row.values())
-        now = "   ".join(f"{side}: {text}" for side, text in self._sides.items())
-        return Group(table, Text(now, style="dim"))
+            table.add_row(*(row[name] for name in shown))
+        lines = [f"{side}: {text}" for side, text in self._sides.items()]
+        if rows and "waits" not in shown and rows[-1]["waits"]:
+            lines.insert(0, f"last step: {rows[-1]['waits']}")
+        beside = "   ".join(lines)
+        if len(beside) <= self._console.width:
+            lines = [beside]
+        return Group(table, *(Text(line, style="dim", no_wrap=True, overflow="ellipsis") for line in lines))
+
+
+class _Audience:
+    """A text stream whose reader may go away (a closed terminal, a pipe into `head`), which is no reason for a run to end."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with self._unless_gone():
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with self._unless_gone():
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    @contextlib.contextmanager
+    def _unless_gone(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError:
+            # What the stream still holds would fail once more when the interpreter ends.
+            self._stream = Path(os.devnull).open("w")
 
 
 class _Hidden:
