@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator
 
-from rl_system.tracking.drawing import COLOURS, curve, legend, svg
+from rl_system.tracking.drawing import COLOURS, curve, legend, over_minutes, over_updates, svg
 from rl_system.tracking.history import History
 
 
@@ -35,9 +35,12 @@ class Chart:
         return text if drawn else None
 
 
-def _over_updates(axes: Axes) -> None:
-    axes.set_xlabel("policy update")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+def _from_zero(axes: Axes) -> None:
+    """A y-axis that holds 0 and everything drawn, and is no line where all of it is 0."""
+    axes.relim()
+    low, high = axes.dataLim.intervaly
+    axes.autoscale(axis="y")
+    axes.set_ylim(min(0.0, low), None if high > 0 or low < 0 else 1.0)
 
 
 def _lines(labels: dict[str, str], *, scale: float = 1.0, unit: str = "") -> Callable[[Axes, History], bool]:
@@ -48,14 +51,13 @@ def _lines(labels: dict[str, str], *, scale: float = 1.0, unit: str = "") -> Cal
         for name, label in labels.items():
             x, y = history.series(name)
             if len(x):
-                axes.plot(x, y * scale, label=label, marker="o", markersize=2.5, linewidth=1.4)
+                axes.plot(x, y * scale, label=label, marker="o", markersize=2.5, linewidth=1.4, clip_on=False)
                 drawn = True
-        _over_updates(axes)
+        over_updates(axes)
         if drawn and len(labels) > 1:
             legend(axes)
         axes.set_ylabel(unit)
-        low, high = axes.dataLim.intervaly
-        axes.set_ylim(min(0.0, low), None if high > 0 or low < 0 else 1.0)
+        _from_zero(axes)
         return drawn
 
     return draw
@@ -69,7 +71,8 @@ def _reward_over_time(axes: Axes, history: History) -> bool:
     x, y = history.series("reward/mean", "time/wall_clock_s")
     if len(x):
         curve(axes, x / 60, y)
-    axes.set_xlabel("minutes")
+        _from_zero(axes)
+    over_minutes(axes)
     axes.set_ylabel("mean reward")
     return len(x) > 0
 
@@ -78,7 +81,8 @@ def _reward_over_updates(axes: Axes, history: History) -> bool:
     x, y = history.series("reward/mean")
     if len(x):
         curve(axes, x, y)
-    _over_updates(axes)
+        _from_zero(axes)
+    over_updates(axes)
     axes.set_ylabel("mean reward")
     return len(x) > 0
 
@@ -92,9 +96,9 @@ def _success(axes: Axes, history: History) -> bool:
         axes.plot(
             [line["step"] for line in evaluations],
             [line["eval/success_rate"] * 100 for line in evaluations],
-            "D--", color=COLOURS[3], markersize=6, linewidth=1, label="held-out tasks",
+            "D--", color=COLOURS[3], markersize=6, linewidth=1, label="held-out tasks", clip_on=False,
         )  # fmt: skip
-    _over_updates(axes)
+    over_updates(axes)
     axes.set_ylabel("success, %")
     axes.set_ylim(0, 100)
     if len(x) or evaluations:
@@ -108,8 +112,14 @@ def _staleness(axes: Axes, history: History) -> bool:
     if drawn and bound is not None:
         axes.axhline(bound, color=COLOURS[3], linestyle="--", linewidth=1, label="bound")
         legend(axes)
+        _from_zero(axes)
     axes.set_ylabel("policy updates")
     return drawn
+
+
+def _split_style(side: str) -> dict[str, Any]:
+    """With as many accelerators on both sides the line of those that train lies on that of those that generate."""
+    return {"linewidth": 5.0, "alpha": 0.45} if side == "generate" else {"linewidth": 1.8}
 
 
 def _split(axes: Axes, history: History) -> bool:
@@ -123,12 +133,13 @@ def _split(axes: Axes, history: History) -> bool:
         x, y = history.series(name)
         if len(x):
             colour = COLOURS[0] if "rollout" in name else COLOURS[1]
-            axes.step(x, y, where="mid", linestyle=style, color=colour, label=label, marker=".", markersize=4)
+            axes.step(x, y, where="mid", linestyle=style, color=colour, label=label, marker=".", markersize=4,
+                      clip_on=False, **_split_style(label))  # fmt: skip
             drawn = True
     if drawn:
         legend(axes)
         axes.set_ylim(bottom=0)
-    _over_updates(axes)
+    over_updates(axes)
     axes.set_ylabel("accelerators")
     return drawn
 
@@ -142,14 +153,14 @@ def _timeline(axes: Axes, history: History) -> bool:
     for name, label in (("controller/rollout", "generate"), ("controller/trainer", "train")):
         x, y = history.series(name, "time/wall_clock_s")
         if len(x):
-            axes.step(x / 60, y, where="post", label=label)
+            axes.step(x / 60, y, where="post", label=label, clip_on=False, **_split_style(label))
             drawn = True
     finished = [event for event in history.events if event["event"] == "switch_finished"]
     for done, (marker, colour, label) in SWITCHES.items():
         ends = [event for event in finished if (event["outcome"] in ("moved", "left")) is done]
         if ends:
             minutes = [event["time/wall_clock_s"] / 60 for event in ends]
-            axes.plot(minutes, [event["split"][0] for event in ends], marker, color=colour, label=label)
+            axes.plot(minutes, [event["split"][0] for event in ends], marker, color=colour, label=label, clip_on=False)
     refused = [e for e in history.events if e["event"] == "rebalance_request" and not e["accepted"]]
     held = [e for e in history.events if e["event"] == "allocation" and e["move"] is None and e["best"] != e["split"]]
     for events, marker, label in ((refused, "s", "request refused"), (held, "|", "another split was not worth it")):
@@ -159,7 +170,7 @@ def _timeline(axes: Axes, history: History) -> bool:
     if drawn:
         legend(axes)
         axes.set_ylim(bottom=0)
-    axes.set_xlabel("minutes")
+    over_minutes(axes)
     axes.set_ylabel("accelerators")
     return drawn
 
@@ -180,7 +191,7 @@ def _times(axes: Axes, history: History) -> bool:
             drawn = True
     if drawn:
         legend(axes)
-    _over_updates(axes)
+    over_updates(axes)
     axes.set_ylabel("seconds")
     return drawn
 

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import matplotlib
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from rl_system.errors import UserError
-from rl_system.tracking.drawing import METADATA, STYLE, curve, legend
+from rl_system.tracking.drawing import METADATA, STYLE, curve, legend, over_minutes, over_updates
 from rl_system.tracking.history import read_history
 
 FORMATS = (".svg", ".png")
@@ -35,10 +34,9 @@ def write_comparison(directories: Sequence[Path], out: Path, metric: str = "rewa
             seconds, values = run.series(metric, "time/wall_clock_s")
             curve(over_time, seconds / 60, values, run.name)
             curve(over_steps, *run.series(metric), run.name)
-        over_steps.xaxis.set_major_locator(MaxNLocator(integer=True))
-        over_time.set_xlabel("wall clock, minutes")
+        over_minutes(over_time, "wall clock, minutes")
+        over_updates(over_steps, "policy updates")
         over_time.set_ylabel(metric.replace("/", " "))
-        over_steps.set_xlabel("policy updates")
         legend(over_time)
         out.parent.mkdir(parents=True, exist_ok=True)
         metadata = dict.fromkeys(METADATA) if out.suffix == ".svg" else None

@@ -9,6 +9,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 COLOURS = ("#2563eb", "#d97706", "#059669", "#dc2626", "#7c3aed", "#0891b2")
 STYLE = {
@@ -60,5 +61,25 @@ def smooth(values: np.ndarray) -> np.ndarray:
 
 def curve(axes: Axes, x: np.ndarray, y: np.ndarray, label: str | None = None, colour: str | None = None) -> None:
     """Points, and their trailing mean as a line."""
-    (line,) = axes.plot(x, smooth(y), label=label, color=colour, linewidth=1.8)
-    axes.plot(x, y, marker="o", markersize=2.5, linestyle="none", alpha=0.45, color=line.get_color())
+    (line,) = axes.plot(x, smooth(y), label=label, color=colour, linewidth=1.8, clip_on=False)
+    axes.plot(x, y, marker="o", markersize=2.5, linestyle="none", alpha=0.45, color=line.get_color(), clip_on=False)
+
+
+def over_updates(axes: Axes, label: str = "policy update") -> None:
+    """The x-axis of what is measured once an update: whole numbers, also where there is a single one. Call it last."""
+    axes.set_xlabel(label)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    widen_point(axes, 1.0)
+
+
+def over_minutes(axes: Axes, label: str = "minutes") -> None:
+    """The x-axis of wall-clock time, which begins with the run. Call it last."""
+    axes.set_xlabel(label)
+    axes.set_xlim(left=0)
+
+
+def widen_point(axes: Axes, least: float) -> None:
+    """Give an x-axis whose data are one point a width of `least` to both sides, in place of a hair's breadth."""
+    low, high = axes.dataLim.intervalx
+    if low == high:
+        axes.set_xlim(low - least, high + least)
