@@ -23,6 +23,7 @@ from actors.environment_pool import EnvironmentPool
 from actors.fleet import RolloutFleet
 from actors.rebalancer import Rebalancer
 from actors.reward import Reward
+from actors.side import last_line
 from actors.trainers import TrainerGroup
 from rl_system.algorithms.batching import probe_of
 from rl_system.allocation.pacing import pace_at
@@ -280,7 +281,7 @@ class Run:
         try:
             await asyncio.wait_for(self.pool.close.remote(), CLOSE_TIMEOUT_S)
         except (TimeoutError, RayActorError) as error:
-            logger.warning("the environment pool did not close: %s", error)
+            logger.warning("the environment pool did not close: %s", last_line(error))
 
     # -- pieces ----------------------------------------------------------------------------------------------------
 

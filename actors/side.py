@@ -26,5 +26,6 @@ class Members(Protocol):
 
 
 def last_line(error: BaseException) -> str:
-    """What went wrong, without the actor's traceback that Ray puts before it."""
-    return (str(error).splitlines() or [type(error).__name__])[-1]
+    """What went wrong, without the actor's traceback that Ray puts before it; never empty."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable
 
+from launch import STOPPED
 from rl_system.errors import UserError
-
-STOPPED = 130
-"""Exit code after Ctrl-C or a termination signal, as shells have it."""
 
 
 def run_command(command: Callable[[], int | None]) -> int:
     """Exit code of `command`. Bugs keep their traceback."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         return command() or 0
     except UserError as error:

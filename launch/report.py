@@ -10,7 +10,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from rl_system.errors import UserError
+from launch.command import run_command
 from rl_system.tracking.compare import write_comparison
 from rl_system.tracking.report import write_report
 
@@ -26,15 +26,14 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error("give one run directory, or several after --compare")
     if (options.compare is None) != (options.out is None):
         parser.error("--compare and --out go together")
-    try:
-        if options.compare:
-            print(write_comparison(options.compare, options.out, options.metric))
-        else:
-            print(write_report(options.run))
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return 2
-    return 0
+    return run_command(lambda: report(options))
+
+
+def report(options: argparse.Namespace) -> None:
+    if options.compare:
+        print(write_comparison(options.compare, options.out, options.metric))
+    else:
+        print(write_report(options.run))
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactor
 from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
 
 from actors.engine.gloo_transfer import GlooSenderInitInfo
+from actors.side import last_line
 from rl_system.training.weights import saved_tensors
 
 logger = logging.getLogger(__name__)
@@ -83,7 +84,7 @@ class WorkersClient:
             try:
                 ray.get(worker.abandon_broadcast.remote(), timeout=ABANDON_TIMEOUT_S)
             except RayError as error:
-                logger.warning("a rollout worker did not give up on a broadcast: %s", error)
+                logger.warning("a rollout worker did not give up on a broadcast: %s", last_line(error))
 
     def _all(self, calls) -> list[Any]:
         return ray.get(list(calls), timeout=self._timeout_s)

@@ -5,7 +5,7 @@ import pkgutil
 import sys
 
 import launch.bench
-from rl_system.errors import UserError
+from launch.command import run_command
 
 
 def commands() -> list[str]:
@@ -19,11 +19,7 @@ def main(arguments: list[str]) -> int:
         given = f"{arguments[0]!r} is no benchmark" if arguments else "no benchmark given"
         print(f"{given}; usage: python -m launch.bench {{{','.join(commands())}}} [options]", file=sys.stderr)
         return 2
-    try:
-        return importlib.import_module(f"launch.bench.{arguments[0]}").main(arguments[1:])
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return 2
+    return run_command(lambda: importlib.import_module(f"launch.bench.{arguments[0]}").main(arguments[1:]))
 
 
 if __name__ == "__main__":
