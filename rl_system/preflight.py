@@ -25,6 +25,7 @@ from rl_system.records import Task
 from rl_system.training.checkpoint_directory import MODEL, latest_checkpoint, open_checkpoint
 from rl_system.training.hub_cache import ModelNotCached
 from rl_system.training.loading import check_context, load_tokenizer
+from rl_system.training.parameter_files import parameter_files
 from rl_system.training.prepared import model_directory
 from rl_system.training.run_state import RunState
 from rl_system.training.tensor_parallel import check_divisible
@@ -153,7 +154,7 @@ def check_memory(config: RunConfig, directory: Path) -> float:
     """
     parameters = sum(
         torch.Size(weights.get_slice(name).get_shape()).numel()
-        for file in sorted(directory.glob("*.safetensors"))
+        for file in parameter_files(directory)
         for weights in [safe_open(file, framework="pt")]
         for name in weights.keys()  # noqa: SIM118, not a dict
     )

@@ -17,6 +17,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from actors.engine import weight_transfer
 from actors.engine.gauge import SchedulerGauge
 from rl_system.config.run import RunConfig
+from rl_system.training.parameter_files import only_parameter_files
 
 GIB = 2**30
 
@@ -60,8 +61,9 @@ def engine_arguments(model_directory: Path, config: RunConfig, seed: int) -> dic
 
 def make_engine(model_directory: Path, config: RunConfig, seed: int, gauge: SchedulerGauge) -> AsyncLLM:
     """Start an engine that reports to `gauge`, and wait until it can serve. Blocks for seconds to minutes."""
-    arguments = AsyncEngineArgs(**engine_arguments(model_directory, config, seed))
-    return AsyncLLM.from_engine_args(arguments, stat_loggers=[gauge])
+    with only_parameter_files(model_directory) as directory:
+        arguments = AsyncEngineArgs(**engine_arguments(directory, config, seed))
+        return AsyncLLM.from_engine_args(arguments, stat_loggers=[gauge])
 
 
 def engine_seed(seed: int, worker: int, version: int) -> int:

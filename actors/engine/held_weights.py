@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from rl_system.records import WeightChunk
+from rl_system.training.parameter_files import Shapes
 from rl_system.training.weights import Checksum
 
 Chunk = Mapping[str, np.ndarray]
-Shapes = dict[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)

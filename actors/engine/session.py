@@ -40,10 +40,9 @@ from actors.engine.updates import (
     check_shapes,
     check_sum,
     end_update,
+    files_to_load,
     load_files,
-    parameter_shapes,
     receive_update,
-    safetensors_files,
 )
 from actors.engine.usage import EngineUsage
 from actors.engine.weight_file import weight_file
@@ -51,6 +50,7 @@ from rl_system.allocation.handover import join_turns, tokens_left, tokens_so_far
 from rl_system.config.run import RunConfig
 from rl_system.records import Turn, WeightChunk
 from rl_system.seeds import seed_of_rest
+from rl_system.training.parameter_files import parameter_files, tensor_shapes
 
 
 class EngineSession:
@@ -65,7 +65,7 @@ class EngineSession:
         self._config = config
         self._shared_memory = run_directory(config.directory)
         self._held = HeldWeights(config.weights.verify)
-        self._shapes = parameter_shapes(safetensors_files(model_directory))
+        self._shapes = tensor_shapes(parameter_files(model_directory))
         self._stop_ids = stop_token_ids(model_directory)
         self._gauge = SchedulerGauge()
         self._engine = make_engine(model_directory, config, engine_seed(config.seed, index, version), self._gauge)
@@ -73,7 +73,7 @@ class EngineSession:
         self._labelled = False
         self._update_lock = asyncio.Lock()
         self._broadcast_began: float | None = None
-        self._bytes = sum(path.stat().st_size for path in safetensors_files(model_directory))
+        self._bytes = sum(path.stat().st_size for path in parameter_files(model_directory))
         """Of all parameters, as they come by broadcast."""
         self._requests: dict[str, asyncio.Future[RequestOutput]] = {}
         self._broken: Exception | None = None
@@ -139,11 +139,10 @@ class EngineSession:
             return report | {"bytes": sum(array.nbytes for array in arrays.values())}
 
     async def load_directory(self, directory: Path, version: int) -> dict[str, float]:
-        """Swap to the safetensors files in `directory`."""
+        """Swap to the model in `directory`."""
         started = time.monotonic()
         async with self._update_lock:
-            paths = safetensors_files(directory)
-            check_shapes(parameter_shapes(paths), self._shapes)
+            paths = files_to_load(directory, self._shapes)
             report = await self._swap(paths, version, started)
             return report | {"bytes": sum(path.stat().st_size for path in paths)}
 

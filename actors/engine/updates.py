@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
 from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from actors.engine.errors import WeightsRejected
-from actors.engine.held_weights import Shapes
+from rl_system.errors import UserError
+from rl_system.training.parameter_files import Shapes, parameter_files, tensor_shapes
 
 WEIGHT_DTYPES = ("float64", "float32", "float16", "bfloat16")
 """numpy's names of the dtypes that parameters may have (bfloat16: that of ml_dtypes)."""
@@ -29,24 +29,13 @@ OUTPUT_HEAD = "lm_head.weight"
 """May be in a checkpoint or not where it is tied to the embedding."""
 
 
-def parameter_shapes(paths: Sequence[Path]) -> Shapes:
-    """Name and shape of every tensor in the safetensors files `paths`. Raises WeightsRejected for other files."""
-    shapes: Shapes = {}
-    for path in paths:
-        try:
-            with safe_open(path, framework="np") as tensors:
-                for name in tensors.keys():  # noqa: SIM118  (not a dict)
-                    shapes[name] = tuple(tensors.get_slice(name).get_shape())
-        except SafetensorError as error:
-            raise WeightsRejected(f"{path} is not a whole safetensors file: {error}") from error
-    return shapes
-
-
-def safetensors_files(directory: Path) -> list[Path]:
-    """The safetensors files of a model directory. Raises WeightsRejected where there is none."""
-    files = sorted(directory.glob("*.safetensors"))
-    if not files:
-        raise WeightsRejected(f"no safetensors file in {directory}")
+def files_to_load(directory: Path, expected: Shapes) -> list[Path]:
+    """The files that hold the parameters in `directory`. Raises WeightsRejected unless they are `expected`, all of them."""
+    try:
+        files = parameter_files(directory)
+        check_shapes(tensor_shapes(files), expected)
+    except UserError as error:
+        raise WeightsRejected(str(error)) from error
     return files
 
 

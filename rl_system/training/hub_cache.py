@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
@@ -10,9 +9,9 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.errors import LocalEntryNotFoundError
 
 from rl_system.errors import UserError
+from rl_system.training.parameter_files import named_files
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-SHARD_INDEX = "model.safetensors.index.json"
 
 
 class ModelNotCached(UserError):
@@ -34,14 +33,10 @@ def cached_model(name: str) -> Path:
             f"model.path {name!r} is not a directory, and this machine's Hugging Face cache has no model of that name; "
             + fetch
         ) from None
-    missing = [file for file in ["config.json", *_shards(directory)] if not (directory / file).is_file()]
+    missing = [file for file in [directory / "config.json", *named_files(directory)] if not file.is_file()]
     if missing:
         raise ModelNotCached(
-            f"model.path {name!r} is not whole in this machine's Hugging Face cache ({missing[0]} is missing); {fetch}"
+            f"model.path {name!r} is not whole in this machine's Hugging Face cache ({missing[0].name} is missing); "
+            f"{fetch}"
         )
     return directory
-
-
-def _shards(directory: Path) -> list[str]:
-    index = directory / SHARD_INDEX
-    return sorted(set(json.loads(index.read_text())["weight_map"].values())) if index.is_file() else []

@@ -9,6 +9,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 
 from rl_system.config.model import ModelConfig
 from rl_system.errors import UserError
+from rl_system.training.parameter_files import only_parameter_files
 from rl_system.training.prepared import model_directory
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
@@ -27,9 +28,10 @@ def load_model(config: ModelConfig) -> PreTrainedModel:
     check_context(config, directory)
     if config.device == "cuda" and not torch.cuda.is_available():
         raise UserError("model.device is 'cuda', but torch sees no CUDA device here; use 'cpu' or a machine with one")
-    model, loading = AutoModelForCausalLM.from_pretrained(
-        directory, dtype=DTYPES[config.dtype], output_loading_info=True, local_files_only=True
-    )
+    with only_parameter_files(directory) as files:
+        model, loading = AutoModelForCausalLM.from_pretrained(
+            files, dtype=DTYPES[config.dtype], output_loading_info=True, local_files_only=True
+        )
     if missing := sorted(loading["missing_keys"]):
         raise UserError(
             f"model.path {config.path!r} lacks {len(missing)} parameters of its architecture ({missing[0]}, …); "

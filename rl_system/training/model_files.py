@@ -12,6 +12,7 @@ from safetensors import safe_open
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rl_system.errors import UserError
+from rl_system.training.parameter_files import INDEX_FILE, SINGLE_FILE, parameter_files
 from rl_system.training.tensor_parallel import Sharding
 from rl_system.training.weights import as_chunks, own_tensors, saved_tensors
 
@@ -46,7 +47,7 @@ def save_parameters(tensors: Mapping[str, torch.Tensor], directory: Path) -> Non
     sizes = [t.numel() * t.element_size() for t in tensors.values()]
     chunks = as_chunks(tensors, FILE_BYTES)
     if sum(sizes) <= FILE_BYTES:
-        write_safetensors(directory / "model.safetensors", next(chunks))
+        write_safetensors(directory / SINGLE_FILE, next(chunks))
         return
     written: list[list[str]] = []
     for index, chunk in enumerate(chunks):
@@ -58,7 +59,7 @@ def save_parameters(tensors: Mapping[str, torch.Tensor], directory: Path) -> Non
         (directory / f"part-{index}").rename(directory / file)
         weight_map |= dict.fromkeys(names, file)
     index = {"metadata": {"total_size": sum(sizes)}, "weight_map": weight_map}
-    (directory / "model.safetensors.index.json").write_text(json.dumps(index, indent=2))
+    (directory / INDEX_FILE).write_text(json.dumps(index, indent=2))
 
 
 def load_parameters(model: torch.nn.Module, directory: Path) -> None:
@@ -68,7 +69,7 @@ def load_parameters(model: torch.nn.Module, directory: Path) -> None:
     """
     expected, sharding = own_tensors(model), Sharding.of(model)
     found: set[str] = set()
-    for path in sorted(directory.glob("*.safetensors")):
+    for path in parameter_files(directory):
         with safe_open(path, framework="pt") as file:
             for name in file.keys():  # noqa: SIM118  (not a dict)
                 tensor = sharding.share(name, file.get_tensor(name))

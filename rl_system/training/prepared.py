@@ -21,6 +21,7 @@ from rl_system.errors import UserError
 from rl_system.training.complete_directory import complete_directory
 from rl_system.training.gguf_conversion import convert_llama
 from rl_system.training.hub_cache import cached_model, is_hub_name
+from rl_system.training.parameter_files import parameter_files
 
 RECIPE = 1
 """Raised whenever the conversion writes something else, so that older copies in caches are made anew."""
@@ -94,10 +95,10 @@ def check_causal_language_model(directory: Path) -> None:
             f"model.path {str(directory)!r} holds {', '.join(architectures) or 'a model of no stated architecture'}; "
             "a causal language model (…ForCausalLM) is needed"
         )
-    if not any(directory.glob("*.safetensors")):
-        raise UserError(
-            f"model.path {str(directory)!r} holds no *.safetensors; save the model's parameters in that format"
-        )
+    try:
+        parameter_files(directory)
+    except UserError as error:
+        raise UserError(f"model.path {error}") from None
 
 
 def is_prepared(name: str) -> bool:

@@ -27,6 +27,7 @@ from rl_system.training.demonstrations import demonstration_sequences
 from rl_system.training.learner import Learner
 from rl_system.training.loading import load_model, load_tokenizer
 from rl_system.training.model_files import save_model
+from rl_system.training.parameter_files import parameter_files
 from rl_system.training.prepared import cache_directory, model_directory
 
 RECIPE = 1
@@ -62,7 +63,7 @@ def fingerprint(config: RunConfig, demonstrations: list[list[Sequence]], chat_te
         "dtype": config.model.dtype,
         "temperature": config.rollout.sampling.temperature,
         "chat_template": chat_template,
-        "model": {file.name: file_checksum(file) for file in sorted(source.glob("*.safetensors"))},
+        "model": {file.name: file_checksum(file) for file in parameter_files(source)},
         "model_config": json.loads((source / "config.json").read_text()),
     }
     digest.update(json.dumps(settings, sort_keys=True).encode())

@@ -95,7 +95,7 @@ def spoil(directory, kind):
         ("no config", "holds no config.json"),
         ("torn config", "cannot be read"),
         ("encoder", "holds BertModel; a causal language model"),
-        ("no weights", r"holds no \*\.safetensors"),
+        ("no weights", "holds neither model.safetensors nor model.safetensors.index.json"),
     ],
 )
 def test_a_directory_that_is_no_causal_language_model_is_refused(kind, message, saved_model):
