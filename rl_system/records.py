@@ -73,6 +73,11 @@ class Turn:
                 f"turn: {n} response tokens, but {len(self.logprobs)} logprobs and {len(self.versions)} versions"
             )
 
+    @property
+    def token_ids(self) -> np.ndarray:
+        """int32 [prompt + response]."""
+        return np.concatenate([self.prompt_ids, self.response_ids]).astype(np.int32, copy=False)
+
 
 @dataclass(slots=True)
 class Episode:
@@ -80,6 +85,8 @@ class Episode:
 
     reward: the environment's reward, before any shaping. reward_parts: what it was made of, by name.
     transcript: chat messages as plain dicts, for people. timings: seconds by name (`generate`, `environment`, `total`).
+    parents: [turns], the earlier turn that each goes on from, −1 where from none; None: each goes on from the one before.
+    turn_rewards: what single turns earned, by their index, where that was told.
     """
 
     task: Task
@@ -93,6 +100,16 @@ class Episode:
     timings: dict[str, float] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     """Events of the episode by name (`tool_calls`, `tool_errors`, `malformed_calls`)."""
+    parents: list[int] | None = None
+    turn_rewards: dict[int, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.parents is not None and not (
+            len(self.parents) == len(self.turns) and all(-1 <= each < i for i, each in enumerate(self.parents))
+        ):
+            raise ValueError(f"episode: {len(self.turns)} turns cannot have the parents {self.parents}")
+        if not all(0 <= index < len(self.turns) for index in self.turn_rewards):
+            raise ValueError(f"episode: rewards for the turns {sorted(self.turn_rewards)} of {len(self.turns)}")
 
     @property
     def solved(self) -> bool:

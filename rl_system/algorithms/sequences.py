@@ -1,16 +1,20 @@
 """From an episode to training sequences, without touching a token.
 
 Invariant: every sampled token of the episode is trained in exactly one sequence, in the context in which it was
-sampled, with the logprob and the policy version that it was sampled with. Nothing is re-tokenised: a turn extends the
-sequence before it only where its prompt starts with that sequence token for token. Templates that rewrite history (by
-dropping earlier thinking) break that, and the turn then starts a sequence of its own, which the prefix tree shares
-again.
+sampled, with the logprob and the policy version that it was sampled with. Nothing is re-tokenised: a turn goes on in an
+earlier sequence only where its prompt starts with that sequence token for token.
+
+An episode is a tree of turns: an agent asks again, asks a helper, or goes on from an earlier point. Of turns that extend
+the same sequence the first goes on in it; the others start sequences of their own, in which what they share with it is
+context and not trained again. So does a turn whose history was rewritten, as templates that drop earlier thinking do. The
+prefix tree shares all of that again.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from rl_system.algorithms.token_prefixes import TokenPrefixes
 from rl_system.config.algorithm import Treatment
 from rl_system.records import NO_VERSION, Ending, Episode, Sequence, Turn
 
@@ -35,27 +39,31 @@ def sequences_of(
     if not contributes(episode.ended, truncated):
         return []
     per_turn = np.broadcast_to(np.asarray(advantage, np.float32), len(episode.turns))
-    runs: list[list[int]] = []
-    end: np.ndarray | None = None  # the sequence so far: prompt and response of the turn before
-    for index, turn in enumerate(episode.turns):
-        if end is not None and starts_with(turn.prompt_ids, end):
-            runs[-1].append(index)
-        else:
-            runs.append([index])
-        end = np.concatenate([turn.prompt_ids, turn.response_ids])
+    runs = sequence_runs(episode.turns)
     merged = (_merge([episode.turns[i] for i in run], per_turn[run]) for run in runs)
     return [sequence for sequence in merged if sequence.trained.any()]
 
 
-def starts_with(token_ids: np.ndarray, prefix: np.ndarray) -> bool:
-    """Token-exact: whether `prefix` [p] is the beginning of `token_ids` [n]."""
-    return len(token_ids) >= len(prefix) and np.array_equal(token_ids[: len(prefix)], prefix)
+def sequence_runs(turns: list[Turn]) -> list[list[int]]:
+    """The turns of each sequence, by index: every turn goes on in the longest sequence that its prompt starts with, in
+    the earliest of several, or starts a new one.
+    """
+    runs: list[list[int]] = []
+    ends = TokenPrefixes()
+    for index, turn in enumerate(turns):
+        run = ends.pop_longest(turn.prompt_ids)
+        if run is None:
+            run = len(runs)
+            runs.append([])
+        runs[run].append(index)
+        ends.add(run, turn.token_ids)
+    return runs
 
 
 def _merge(turns: list[Turn], advantages: np.ndarray) -> Sequence:
     """One sequence of turns that extend each other; the last turn's prompt and response are all of its tokens."""
     last = turns[-1]
-    token_ids = np.concatenate([last.prompt_ids, last.response_ids]).astype(np.int32)
+    token_ids = last.token_ids
     n = len(token_ids)
     sequence = Sequence(
         token_ids=token_ids,

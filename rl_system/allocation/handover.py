@@ -21,7 +21,7 @@ ABORTED = "abort"
 
 def tokens_so_far(turn: Turn) -> np.ndarray:
     """int32 [prompt + response]: the prompt of the request that goes on with `turn`."""
-    return np.concatenate([turn.prompt_ids, turn.response_ids])
+    return turn.token_ids
 
 
 def tokens_left(turn: Turn, max_new_tokens: int) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from rl_system.algorithms.token_prefixes import TokenPrefixes
 from rl_system.records import Episode
 
 
@@ -26,7 +27,8 @@ def write_episodes(path: Path, episodes: Sequence[Episode], advantages: np.ndarr
 
 
 def as_json(episode: Episode) -> dict[str, Any]:
-    """Plain values. A turn's prompt is kept as ids only where it does not extend the turn before it."""
+    """Plain values. Of a turn's prompt only what follows the prompt and response of the turn `prompt_extends` is kept, where
+    it starts with those of an earlier one. `goes_on_from`: its parent; null: none."""
     line = {
         "task": asdict(episode.task),
         "group_id": episode.group_id,
@@ -39,18 +41,23 @@ def as_json(episode: Episode) -> dict[str, Any]:
         "counts": episode.counts,
         "turns": [],
     }
-    before = np.empty(0, np.int32)
-    for turn in episode.turns:
-        extends = len(before) > 0 and np.array_equal(turn.prompt_ids[: len(before)], before)
+    earlier = TokenPrefixes()
+    parents = range(-1, len(episode.turns) - 1) if episode.parents is None else episode.parents
+    for index, (turn, parent) in enumerate(zip(episode.turns, parents, strict=True)):
+        extended = earlier.longest(turn.prompt_ids)
+        kept_from = 0 if extended is None else len(episode.turns[extended].token_ids)
         line["turns"].append(
             {
-                "prompt_extends_previous": extends,
-                "prompt_ids": turn.prompt_ids[len(before) if extends else 0 :].tolist(),
+                "goes_on_from": None if parent < 0 else parent,
+                "prompt_extends": extended,
+                "prompt_ids": turn.prompt_ids[kept_from:].tolist(),
                 "response_ids": turn.response_ids.tolist(),
                 "logprobs": [round(float(logprob), 6) for logprob in turn.logprobs],
                 "versions": turn.versions.tolist(),
                 "finish_reason": turn.finish_reason,
             }
         )
-        before = np.concatenate([turn.prompt_ids, turn.response_ids])
+        earlier.add(index, turn.token_ids)
+        if index in episode.turn_rewards:
+            line["turns"][-1]["reward"] = episode.turn_rewards[index]
     return line

@@ -1,10 +1,13 @@
+import time
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rl_system.algorithms import sequences_of
-from rl_system.records import NO_VERSION, Ending
+from rl_system.algorithms.sequences import sequence_runs
+from rl_system.records import NO_VERSION, Ending, Turn
 from tests.rl_system.algorithms.episodes import episode, turn
 
 
@@ -73,21 +76,56 @@ def test_an_empty_prompt_is_refused():
         sequences_of(episode([turn([], [1, 2])]))
 
 
+def test_of_turns_that_extend_the_same_sequence_the_first_goes_on_and_the_others_repeat_it_untrained():
+    turns = [turn([1], [2]), turn([1, 2, 3], [4]), turn([1, 2, 3], [5]), turn([1, 2, 3, 5, 6], [7])]
+    first, second = sequences_of(episode(turns), np.array([0.1, 0.2, 0.3, 0.4]))
+    assert (first.token_ids.tolist(), first.trained.tolist()) == ([1, 2, 3, 4], [False, True, False, True])
+    assert second.token_ids.tolist() == [1, 2, 3, 5, 6, 7]
+    assert second.trained.tolist() == [False, False, False, True, False, True]
+    np.testing.assert_allclose(second.advantages, [0, 0, 0, 0.3, 0, 0.4], rtol=1e-6)
+
+
+def test_a_turn_goes_on_from_any_earlier_sequence_whatever_was_asked_in_between():
+    """A helper is asked between two turns of the agent that calls it."""
+    turns = [turn([1], [2]), turn([9], [8]), turn([1, 2, 3], [4]), turn([9, 8, 7], [6])]
+    first, second = sequences_of(episode(turns))
+    assert (first.token_ids.tolist(), second.token_ids.tolist()) == ([1, 2, 3, 4], [9, 8, 7, 6])
+    assert first.trained.sum() == second.trained.sum() == 2
+
+
+def test_a_turn_goes_on_in_the_longest_sequence_that_its_prompt_starts_with():
+    assert sequence_runs([turn([1], [2]), turn([1], [2, 3]), turn([1, 2, 3, 4], [5]), turn([1, 2, 6], [7])]) == [
+        [0, 3],
+        [1, 2],
+    ]
+
+
+def test_equal_turns_are_trained_as_often_as_they_were_sampled():
+    assert sequence_runs([turn([1], [2]), turn([1], [2]), turn([1, 2], [3]), turn([1, 2], [3])]) == [[0, 2], [1, 3]]
+
+
+def test_a_thousand_calls_of_one_long_history_are_cut_into_sequences_in_a_moment():
+    history = np.arange(8_000)
+    turns = [turn(np.append(history, index).tolist(), [index]) for index in range(1_000)]
+    began = time.process_time()
+    assert len(sequence_runs(turns)) == 1_000
+    assert time.process_time() - began < 20
+
+
 token_lists = st.lists(st.integers(0, 2), max_size=4)
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(st.tuples(st.booleans(), token_lists, token_lists), min_size=1, max_size=6))
+@given(st.lists(st.tuples(st.integers(0, 8), token_lists, token_lists), min_size=1, max_size=9))
 def test_every_sampled_token_is_trained_once_in_the_context_in_which_it_was_sampled(parts):
-    turns, history = [], [0]
-    for index, (extends, observation, response) in enumerate(parts):
-        prompt = history + observation if extends else [0] + observation
-        turns.append(turn(prompt, response, version=index))
-        history = prompt + response
+    """Of a tree of turns: each goes on from the one before it, from an earlier one, or from none."""
+    turns = []
+    for index, (back, observation, response) in enumerate(parts):
+        history = turns[index - back].token_ids.tolist() if 0 < back <= index else [0]
+        turns.append(turn(history + observation, response, version=index))
+    sequences = sequences_of(episode(turns))
     got = sorted(
-        (int(s.versions[t]), s.token_ids[: t + 1].tolist())
-        for s in sequences_of(episode(turns))
-        for t in np.flatnonzero(s.trained)
+        (int(s.versions[t]), s.token_ids[: t + 1].tolist()) for s in sequences for t in np.flatnonzero(s.trained)
     )
     expected = sorted(
         (index, [*each.prompt_ids.tolist(), *each.response_ids[: t + 1].tolist()])
@@ -95,3 +133,21 @@ def test_every_sampled_token_is_trained_once_in_the_context_in_which_it_was_samp
         for t in range(len(each.response_ids))
     )
     assert got == expected
+    assert sequence_runs(turns) == plain_runs(turns)
+
+
+def plain_runs(turns: list[Turn]) -> list[list[int]]:
+    """The rule as it is said, looking at every sequence for every turn."""
+    runs, ends = [], []
+    for index, each in enumerate(turns):
+        prompt = each.prompt_ids.tolist()
+        fitting = [run for run, end in enumerate(ends) if prompt[: len(end)] == end]
+        if fitting:
+            run = max(fitting, key=lambda run: (len(ends[run]), -run))
+            runs[run].append(index)
+        else:
+            run = len(runs)
+            runs.append([index])
+            ends.append([])
+        ends[run] = prompt + each.response_ids.tolist()
+    return runs
