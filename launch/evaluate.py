@@ -27,7 +27,7 @@ import numpy as np
 from envs.host import EnvironmentHost
 from envs.protocol import AsyncEnvironment
 from envs.registry import list_tasks
-from launch.command import run_command
+from launch.command import Parser, number, run_command, whole
 from rl_system.chat.agent import Limits, run_episode
 from rl_system.chat.renderer import Renderer
 from rl_system.chat.scripted import doing_nothing, gold, play_script
@@ -46,7 +46,7 @@ LONG_PROMPTS = {"max_model_len": 16384}
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m launch.evaluate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--domain", default="mock")
@@ -54,15 +54,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--user", choices=("solo", "scripted", "llm"), default="solo")
     parser.add_argument("--policy", required=True, help="gold, noop, or a model")
     parser.add_argument("--config", type=Path, help="a file of configs/ to take everything else from")
-    parser.add_argument("--trials", type=int, default=1, help="episodes of each task; pass^k is reported up to this k")
-    parser.add_argument("--max-tasks", type=int, help="only the first tasks of the split")
-    parser.add_argument("--temperature", type=float, default=0.0, help="of a model's sampling; 0 is greedy")
+    parser.add_argument("--trials", type=whole(at_least=1), default=1, help="episodes of each task; pass^k is reported up to this k")
+    parser.add_argument("--max-tasks", type=whole(at_least=1), help="only the first tasks of the split")
+    parser.add_argument("--temperature", type=number(at_least=0), default=0.0, help="of a model's sampling; 0 is greedy")
     parser.add_argument("--output", type=Path, default=Path("runs/evaluations"), help="where transcripts go")
     parser.add_argument(
         "--json", action="store_true", help="one JSON object a line and nothing else on standard output"
     )
-    options, overrides = parser.parse_known_args(arguments)
-    return run_command(lambda: evaluate(options, overrides))
+    return run_command(lambda: evaluate(*parser.parse_known_args(arguments)))
 
 
 def evaluate(options: argparse.Namespace, overrides: list[str]) -> int:

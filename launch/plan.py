@@ -13,38 +13,38 @@ from pathlib import Path
 
 import yaml
 
+from launch.command import Parser, run_command, seed, whole
 from rl_system.allocation.measured import measured_profile
-from rl_system.allocation.planner import Plan, plan
+from rl_system.allocation.planner import WARM_UP_STEPS, Plan, plan
 from rl_system.allocation.profile import Profile, load_profile
 from rl_system.config.load import load_config
-from rl_system.errors import UserError
 from rl_system.tracking.history import read_history
 from rl_system.tracking.json_lines import read_lines
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m launch.plan", description=__doc__)
+    parser = Parser(prog="python -m launch.plan", description=__doc__)
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--profile", type=Path, help="YAML file, see configs/profiles")
     source.add_argument("--run", type=Path, help="directory of a run, whose measurements are the profile")
     parser.add_argument("--write", type=Path, metavar="X.yaml", help="also write the profile there")
-    parser.add_argument("--accelerators", type=int, help="cluster size (default: the profile's)")
-    parser.add_argument("--steps", type=int, default=60, help="simulated policy updates of each split")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--accelerators", type=whole(at_least=1), help="cluster size (default: the profile's)")
+    parser.add_argument(
+        "--steps", type=whole(at_least=WARM_UP_STEPS + 1), default=60, help="simulated policy updates of each split"
+    )
+    parser.add_argument("--seed", type=seed(), default=0)
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
-    options = parser.parse_args(arguments)
-    try:
-        profile = load_profile(options.profile) if options.profile else profile_of_run(options.run)
-        if options.write:
-            options.write.parent.mkdir(parents=True, exist_ok=True)
-            options.write.write_text(yaml.safe_dump(as_values(profile), sort_keys=False))
-        accelerators = options.accelerators if options.accelerators is not None else profile.accelerators
-        plans = plan(profile, accelerators, steps=options.steps, seed=options.seed)
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return 2
+    return run_command(lambda: show_plans(parser.parse_args(arguments)))
+
+
+def show_plans(options: argparse.Namespace) -> None:
+    profile = load_profile(options.profile) if options.profile else profile_of_run(options.run)
+    if options.write:
+        options.write.parent.mkdir(parents=True, exist_ok=True)
+        options.write.write_text(yaml.safe_dump(as_values(profile), sort_keys=False))
+    accelerators = options.accelerators if options.accelerators is not None else profile.accelerators
+    plans = plan(profile, accelerators, steps=options.steps, seed=options.seed)
     print("\n".join(json.dumps(as_record(each)) for each in plans) if options.json else as_text(profile.name, plans))
-    return 0
 
 
 def profile_of_run(directory: Path) -> Profile:

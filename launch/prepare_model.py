@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 
-from launch.command import run_command
+from launch.command import Parser, run_command
 from rl_system.training.prepared import PREPARED_MODELS, is_prepared, prepare_model
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m launch.prepare_model", description=__doc__)
+    parser = Parser(prog="python -m launch.prepare_model", description=__doc__)
     parser.add_argument("name", nargs="?", default="smollm2-135m-instruct", help=", ".join(PREPARED_MODELS))
-    options = parser.parse_args(arguments)
-    return run_command(lambda: prepare(options.name))
+    return run_command(lambda: prepare(parser.parse_args(arguments).name))
 
 
 def prepare(name: str) -> int:

@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-from launch.command import run_command
+from launch.command import Parser, port, run_command
 from launch.local_ray import LocalRay
 from rl_system.config.load import load_config
 
@@ -23,15 +23,14 @@ DEFAULT_CONFIG = Path(__file__).parent.parent / "configs" / "tau2_mock_cpu.yaml"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="bash launch/quickstart.sh",
         description="Train a small model on τ²-bench on this machine; further --section.key value go to the run.",
     )
     parser.add_argument("--config", type=Path, default=DEFAULT_CONFIG)
-    parser.add_argument("--dashboard-port", type=int, help="of the local Ray cluster (default: a free one)")
-    options, overrides = parser.parse_known_args(arguments)
+    parser.add_argument("--dashboard-port", type=port(), help="of the local Ray cluster (default: a free one)")
     signal.signal(signal.SIGTERM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-    return run_command(lambda: quickstart(options, overrides))
+    return run_command(lambda: quickstart(*parser.parse_known_args(arguments)))
 
 
 def quickstart(options: argparse.Namespace, overrides: list[str]) -> int:

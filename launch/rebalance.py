@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-from launch.command import run_command
+from launch.command import Parser, number, run_command, whole
 from rl_system.allocation.decision import Move
 from rl_system.allocation.requests import Request, make_request, withdraw
 from rl_system.config.load import load_config
@@ -26,14 +26,13 @@ POLL_S = 0.5
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m launch.rebalance", description=__doc__.split("\n")[0])
+    parser = Parser(prog="python -m launch.rebalance", description=__doc__.split("\n")[0])
     parser.add_argument("--run", type=Path, required=True, help="directory of the run")
     which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument("--to-rollout", type=int, metavar="N", help="accelerators that stop training and generate")
-    which.add_argument("--to-trainer", type=int, metavar="N", help="accelerators that stop generating and train")
-    parser.add_argument("--wait", type=float, metavar="SECONDS", help="wait so long for the run's answer")
-    options = parser.parse_args(arguments)
-    return run_command(lambda: rebalance(options))
+    which.add_argument("--to-rollout", type=whole(), metavar="N", help="accelerators that stop training and generate")
+    which.add_argument("--to-trainer", type=whole(), metavar="N", help="accelerators that stop generating and train")
+    parser.add_argument("--wait", type=number(at_least=0), metavar="SECONDS", help="wait so long for the run's answer")
+    return run_command(lambda: rebalance(parser.parse_args(arguments)))
 
 
 def rebalance(options: argparse.Namespace) -> None:

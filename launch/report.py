@@ -10,26 +10,26 @@ import argparse
 import sys
 from pathlib import Path
 
-from launch.command import run_command
+from launch.command import Parser, run_command
+from rl_system.errors import UserError
 from rl_system.tracking.compare import write_comparison
 from rl_system.tracking.report import write_report
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m launch.report", description=__doc__.split("\n")[0])
+    parser = Parser(prog="python -m launch.report", description=__doc__.split("\n")[0])
     parser.add_argument("run", nargs="?", type=Path, help="run directory; its report is written to report.html there")
     parser.add_argument("--compare", nargs="+", type=Path, metavar="RUN", help="run directories to draw together")
     parser.add_argument("--out", type=Path, help="the figure, .svg or .png (with --compare)")
     parser.add_argument("--metric", default="reward/mean", help="what to draw (with --compare; default: %(default)s)")
-    options = parser.parse_args(arguments)
-    if (options.run is None) == (options.compare is None):
-        parser.error("give one run directory, or several after --compare")
-    if (options.compare is None) != (options.out is None):
-        parser.error("--compare and --out go together")
-    return run_command(lambda: report(options))
+    return run_command(lambda: report(parser.parse_args(arguments)))
 
 
 def report(options: argparse.Namespace) -> None:
+    if (options.run is None) == (options.compare is None):
+        raise UserError("give one run directory, or several after --compare")
+    if (options.compare is None) != (options.out is None):
+        raise UserError("--compare and --out go together: the run directories, and the figure to draw them in")
     if options.compare:
         print(write_comparison(options.compare, options.out, options.metric))
     else:

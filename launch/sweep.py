@@ -16,8 +16,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from launch.bench.support.options import integers, names
-from launch.command import STOPPED, run_command
+from launch.bench.support.options import names
+from launch.command import STOPPED, Parser, run_command, wholes
 from rl_system.config.load import load_config, read_yaml
 from rl_system.errors import UserError
 from rl_system.tracking.history import read_history
@@ -25,14 +25,13 @@ from rl_system.tracking.sweep import Variant, finished, table
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m launch.sweep", description=__doc__.split("\n")[0])
+    parser = Parser(prog="python -m launch.sweep", description=__doc__.split("\n")[0])
     parser.add_argument("--config", type=Path, required=True, help="what the variants are variants of")
     parser.add_argument("--variants", type=Path, required=True, help="YAML: {name: {section.key: value, …}, …}")
-    parser.add_argument("--seeds", type=integers, default=[0], help="whole numbers separated by commas")
+    parser.add_argument("--seeds", type=wholes(at_least=0), default=[0], help="whole numbers separated by commas")
     parser.add_argument("--only", type=names, help="names of variants separated by commas; default: all")
     parser.add_argument("--table", action="store_true", help="run nothing, print the finished ones")
-    options, overrides = parser.parse_known_args(arguments)
-    return run_command(lambda: sweep(options, overrides))
+    return run_command(lambda: sweep(*parser.parse_known_args(arguments)))
 
 
 def sweep(options: argparse.Namespace, overrides: list[str]) -> int:

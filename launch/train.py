@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from launch.command import STOPPED, run_command
+from launch.command import STOPPED, Parser, run_command
 from rl_system.allocation.resumed import start_split
 from rl_system.config.load import load_config
 from rl_system.config.run import RunConfig
@@ -32,12 +32,11 @@ if TYPE_CHECKING:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m launch.train", description=__doc__.split("\n")[0])
+    parser = Parser(prog="python -m launch.train", description=__doc__.split("\n")[0])
     parser.add_argument("--config", type=Path, required=True, help="a file of configs/")
     parser.add_argument("--dry-run", action="store_true", help="print the resolved configuration and the placement")
     parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint of the run")
-    options, overrides = parser.parse_known_args(arguments)
-    return run_command(lambda: launch(options, overrides))
+    return run_command(lambda: launch(*parser.parse_known_args(arguments)))
 
 
 def launch(options: argparse.Namespace, overrides: list[str]) -> int:

@@ -11,19 +11,18 @@ import argparse
 import sys
 from pathlib import Path
 
-from launch.command import run_command
+from launch.command import Parser, run_command
 from rl_system.config.load import load_config
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m launch.warm_start", description=__doc__.split("\n")[0])
+    parser = Parser(prog="python -m launch.warm_start", description=__doc__.split("\n")[0])
     parser.add_argument("--config", type=Path, required=True, help="a file of configs/")
-    options, overrides = parser.parse_known_args(arguments)
-    return run_command(lambda: warm_start(options.config, overrides))
+    return run_command(lambda: warm_start(*parser.parse_known_args(arguments)))
 
 
-def warm_start(path: Path, overrides: list[str]) -> int:
-    config = load_config(path, overrides)
+def warm_start(options: argparse.Namespace, overrides: list[str]) -> int:
+    config = load_config(options.config, overrides)
     from rl_system.training.warm_start import ensure_warm_start
 
     ensure_warm_start(config)

@@ -7,11 +7,11 @@ drifting ones. `auto` is the worst of three starts. Noisy workloads are run with
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 from pathlib import Path
 
+from launch.command import Parser, seed
 from rl_system.allocation.comparison import Comparison, compare
 from rl_system.allocation.workloads import grid
 from rl_system.errors import UserError
@@ -23,9 +23,9 @@ HEADER = (
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m launch.bench allocation", description=__doc__)
+    parser = Parser(prog="python -m launch.bench allocation", description=__doc__)
     parser.add_argument("--workloads", help="names, separated by semicolons (default: all)")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=seed(), default=0)
     parser.add_argument("--plot", type=Path, help="also draw the rates of all strategies, .svg or .png")
     parser.add_argument("--json", action="store_true", help="one JSON object a workload")
     options = parser.parse_args(arguments)

@@ -8,7 +8,6 @@ asks.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import time
@@ -22,8 +21,8 @@ from envs.protocol import AsyncEnvironment
 from envs.registry import list_tasks
 from launch.bench.support.memory import resident_mib
 from launch.bench.support.output import Output
+from launch.command import Parser, whole, wholes
 from rl_system.config.environment import EnvironmentConfig, UserConfig
-from rl_system.errors import UserError
 from rl_system.records import Ending, Task
 
 ALONE = 8
@@ -34,19 +33,19 @@ SOLO_DOMAINS = ("mock", "telecom", "telecom-workflow")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m launch.bench environments", description=__doc__.split("\n")[0])
+    parser = Parser(prog="python -m launch.bench environments", description=__doc__.split("\n")[0])
     parser.add_argument("--domain", default="mock")
     parser.add_argument("--split", default="test")
     parser.add_argument("--user", choices=("solo", "scripted"), help="default: solo where the domain has it")
-    parser.add_argument("--concurrency", default="64,256", help="open episodes, separated by commas")
-    parser.add_argument("--processes", type=int, default=os.cpu_count(), help="worker processes")
+    parser.add_argument("--concurrency", type=wholes(at_least=1), default=[64, 256], help="open episodes, separated by commas")
+    parser.add_argument("--processes", type=whole(at_least=0), default=os.cpu_count(), help="worker processes")
     parser.add_argument(
         "--json", action="store_true", help="one JSON object a line and nothing else on standard output"
     )
     options = parser.parse_args(arguments)
     output = Output(options.json)
     user = options.user or ("solo" if options.domain in SOLO_DOMAINS else "scripted")
-    for concurrency in integers(options.concurrency):
+    for concurrency in options.concurrency:
         config = EnvironmentConfig(
             domain=options.domain,
             split=options.split,
@@ -57,16 +56,6 @@ def main(arguments: list[str] | None = None) -> int:
         )
         output({"domain": options.domain, "user": user} | asyncio.run(measure(config, concurrency)))
     return 0
-
-
-def integers(text: str) -> list[int]:
-    try:
-        values = [int(each) for each in text.split(",")]
-    except ValueError:
-        values = []
-    if not values or min(values) < 1:
-        raise UserError(f"--concurrency is {text!r}; give whole numbers from 1 on, separated by commas, such as 64,256")
-    return values
 
 
 @dataclass

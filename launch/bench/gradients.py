@@ -7,9 +7,10 @@ import sys
 
 import torch
 
-from launch.bench.support.options import add_model_options, integers, objective, random_model
+from launch.bench.support.options import add_model_options, objective, random_model
 from launch.bench.support.output import Output
 from launch.bench.support.tree_files import read_tree_file
+from launch.command import Parser, number, whole, wholes
 from rl_system.config.executor import ExecutorConfig
 from rl_system.executor import StepResult, make_executor
 
@@ -62,15 +63,15 @@ def main(arguments: list[str]) -> int:
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m launch.bench gradients", description=__doc__)
+    parser = Parser(prog="python -m launch.bench gradients", description=__doc__)
     parser.add_argument("--trees", required=True, help="a tree file")
     parser.add_argument("--dtype", choices=list(TOLERANCES), default="float64")
-    parser.add_argument("--block-tokens", type=integers, default=[0], help="sizes to try; 0: no limit")
-    parser.add_argument("--retain-tokens", type=int, default=0)
+    parser.add_argument("--block-tokens", type=wholes(at_least=0), default=[0], help="sizes to try; 0: no limit")
+    parser.add_argument("--retain-tokens", type=whole(at_least=0), default=0)
     parser.add_argument("--objective", default="ppo")
-    parser.add_argument("--entropy-coefficient", type=float, default=0.0)
+    parser.add_argument("--entropy-coefficient", type=number(at_least=0), default=0.0)
     parser.add_argument("--reference", choices=["dense", "packed"], default="dense")
-    parser.add_argument("--tolerance", type=float, help="largest relative error; by default fits the dtype")
+    parser.add_argument("--tolerance", type=number(above=0), help="largest relative error; by default fits the dtype")
     parser.add_argument("--json", action="store_true")
     add_model_options(parser)
     return parser.parse_args(arguments)

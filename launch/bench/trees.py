@@ -14,6 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from launch.bench.support.output import Output
+from launch.command import Parser, seed, whole
+from rl_system.errors import UserError
 
 VOCABULARY = 2048
 
@@ -33,7 +35,10 @@ def main(arguments: list[str]) -> int:
     content = {
         "name": options.out.stem, "vocab_size": VOCABULARY, "sequences": sequences, "response_start": starts,
     }  # fmt: skip
-    options.out.write_text(json.dumps(content))
+    try:
+        options.out.write_text(json.dumps(content))
+    except OSError as error:
+        raise UserError(f"--out {options.out} cannot be written: {error.strerror}") from None
     output = Output(options.json)
     output({"file": str(options.out), "sequences": len(sequences), "tokens": sum(map(len, sequences))})
     return 0
@@ -60,15 +65,15 @@ def _draw(random: np.random.Generator, tokens: int) -> list[int]:
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m launch.bench trees", description=__doc__.split("\n")[0])
+    parser = Parser(prog="python -m launch.bench trees", description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, required=True, help="the file to write")
-    parser.add_argument("--tasks", type=int, default=44)
-    parser.add_argument("--rollouts", type=int, default=8, help="of each task")
-    parser.add_argument("--turns", type=int, default=24)
-    parser.add_argument("--forks", type=int, default=0, help="turns that end in a sequence of their own")
-    parser.add_argument("--policy", type=int, default=6000, help="tokens that all sequences share")
-    parser.add_argument("--ticket", type=int, default=400, help="tokens that the rollouts of a task share")
-    parser.add_argument("--turn", type=int, default=400, help="mean tokens of a turn")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--tasks", type=whole(at_least=1), default=44)
+    parser.add_argument("--rollouts", type=whole(at_least=1), default=8, help="of each task")
+    parser.add_argument("--turns", type=whole(at_least=1), default=24)
+    parser.add_argument("--forks", type=whole(at_least=0), default=0, help="turns that end in a sequence of their own")
+    parser.add_argument("--policy", type=whole(at_least=1), default=6000, help="tokens that all sequences share")
+    parser.add_argument("--ticket", type=whole(at_least=0), default=400, help="tokens that the rollouts of a task share")
+    parser.add_argument("--turn", type=whole(at_least=1), default=400, help="mean tokens of a turn")
+    parser.add_argument("--seed", type=seed(), default=0)
     parser.add_argument("--json", action="store_true")
     return parser.parse_args(arguments)

@@ -23,6 +23,7 @@ from transformers import PreTrainedModel
 
 from actors.engine.run_memory import remove_leftovers
 from actors.rollout_worker import RolloutWorker
+from launch.command import Parser, whole, wholes
 from rl_system.config.run import RunConfig
 from rl_system.training.loading import load_model
 from rl_system.training.prepared import model_directory
@@ -34,11 +35,11 @@ UPDATE_TIMEOUT_S = 600.0
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m launch.bench weights", description=__doc__)
+    parser = Parser(prog="python -m launch.bench weights", description=__doc__)
     parser.add_argument("--model", default="smollm2-135m-instruct", help="a prepared model's name or a directory")
-    parser.add_argument("--workers", default="1,2", help="numbers of workers, separated by commas")
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--chunk-mib", type=int, default=256)
+    parser.add_argument("--workers", type=wholes(at_least=1), default=[1, 2], help="numbers of workers, separated by commas")
+    parser.add_argument("--repeats", type=whole(at_least=1), default=3)
+    parser.add_argument("--chunk-mib", type=whole(at_least=1), default=256)
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
     parser.add_argument("--frozen", default="", help="how the names of parameters begin that do not change")
     parser.add_argument("--no-verify", dest="verify", action="store_false", help="skip the checksum")
@@ -59,7 +60,7 @@ def as_text(result: dict[str, Any]) -> str:
 def run(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Measure; one result a number of workers. Raises UserError for a model that is not there."""
     directory = model_directory(options.model)
-    counts = sorted({int(count) for count in options.workers.split(",")})
+    counts = sorted(set(options.workers))
     with tempfile.TemporaryDirectory() as output:
         config = RunConfig.model_validate(
             {

@@ -7,7 +7,8 @@ import argparse
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
-from rl_system.algorithms import make_objective
+from launch.command import seed, whole
+from rl_system.algorithms import make_objective, registry
 from rl_system.algorithms.objective import Objective
 from rl_system.config.algorithm import AlgorithmConfig
 from rl_system.errors import UserError
@@ -16,30 +17,26 @@ SIZES = {"hidden": 256, "layers": 4, "heads": 4, "kv_heads": 2, "head_dim": 64, 
 SHORT_NAMES = {"ppo": "ppo_clip"}
 
 
-def integers(text: str) -> list[int]:
-    """`"1,2,3"` as a list; for argparse."""
-    try:
-        return [int(each) for each in text.split(",")]
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of whole numbers separated by commas") from None
-
-
 def names(text: str) -> list[str]:
     return text.split(",")
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
     for name, default in SIZES.items():
-        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=default)
-    parser.add_argument("--seed", type=int, default=0, help="of the model's random parameters")
+        parser.add_argument(f"--{name.replace('_', '-')}", type=whole(at_least=1), default=default)
+    parser.add_argument("--seed", type=seed(), default=0, help="of the model's random parameters")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--threads", type=whole(at_least=1), default=1)
 
 
 def random_model(options: argparse.Namespace, vocabulary: int, positions: int, dtype: str) -> PreTrainedModel:
     """A Llama with random parameters, of the sizes in `options`."""
     if options.device == "cuda" and not torch.cuda.is_available():
         raise UserError("--device is cuda, but torch sees no CUDA device here; use --device cpu")
+    if options.heads % options.kv_heads:
+        raise UserError(f"--heads is {options.heads}, no multiple of --kv-heads {options.kv_heads}, which they share")
+    if options.head_dim % 2:
+        raise UserError(f"--head-dim is {options.head_dim}; rotary positions need an even one")
     torch.manual_seed(options.seed)
     config = LlamaConfig(
         vocab_size=vocabulary,
@@ -58,4 +55,6 @@ def random_model(options: argparse.Namespace, vocabulary: int, positions: int, d
 def objective(name: str, entropy_coefficient: float = 0.0) -> Objective:
     """By its configuration name, or `ppo` for short."""
     name = SHORT_NAMES.get(name, name)
+    if name not in registry.names("objectives"):
+        raise UserError(f"--objective is {name!r}; use one of {', '.join(registry.names('objectives'))}")
     return make_objective(AlgorithmConfig(objective=name, entropy_coefficient=entropy_coefficient))
