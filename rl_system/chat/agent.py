@@ -139,7 +139,7 @@ class _Play:
                 return Ending.MAX_TOKENS
             observation = await self._act(response)
             self.transcript += observation.messages
-            dialogue.extend(turn.response_ids, observation.messages)
+            dialogue = dialogue.extended(turn.response_ids, observation.messages)
             self.counts["fresh_renderings"] = dialogue.fresh_renderings
         return ended
 

@@ -123,40 +123,64 @@ class Renderer:
 
 
 class Dialogue:
-    """One growing dialogue. `prompt_ids` (int32) is what the model is to answer next."""
+    """A dialogue as it stands. `prompt_ids` (int32) is what the model is to answer next.
+
+    Never changes: an answer and what came then make another one, so that a dialogue can go on in several ways.
+    """
 
     def __init__(self, renderer: Renderer, messages: list[Message], tools: list[dict[str, Any]]) -> None:
         self._renderer = renderer
-        self._tools = tools
-        self._messages = [self._from_outside(message) for message in messages]
-        self._shadow = list(self._messages)
+        self._tools = _defused(renderer, tools)
+        self._messages = [_from_outside(renderer, message) for message in messages]
+        self._shadow = self._messages
         """The same dialogue with a stand-in for each sampled response."""
-        self._shadow_text = renderer.render(self._shadow, tools)
+        self._shadow_text: str | None = renderer.render(self._shadow, self._tools)
+        """None once it was used: most dialogues go on once, and the text is as long as the dialogue."""
         self.prompt_ids = renderer.tokenize(self._shadow_text)
         self.fresh_renderings = 0
-        """Turns that had to start from a full rendering because the template rewrote history."""
+        """Turns so far that had to start from a full rendering because the template rewrote history."""
 
-    def extend(self, response_ids: np.ndarray, messages: list[Message]) -> None:
-        """The model answered the current prompt with `response_ids`; then `messages` came. Updates `prompt_ids`."""
+    def extended(self, response_ids: np.ndarray, messages: list[Message]) -> Dialogue:
+        """The dialogue in which the model answered with `response_ids`, and then `messages` came."""
         renderer = self._renderer
         raw = renderer.text(response_ids)
         opened = "<think>\n" if renderer.opens_thinking else ""
         stand_in = _stand_in(opened, raw)
-        new = [self._from_outside(message) for message in messages]
-        before = self._shadow_text + stand_in.removeprefix(opened) + renderer._end_text
-        self._messages += [{"role": "assistant", "content": opened + raw}, *new]
-        self._shadow += [{"role": "assistant", "content": stand_in}, *new]
-        self._shadow_text = renderer.render(self._shadow, self._tools)
-        if self._shadow_text.startswith(before):
+        new = [_from_outside(renderer, message) for message in messages]
+        longer = object.__new__(Dialogue)
+        longer._renderer, longer._tools = renderer, self._tools
+        longer._messages = [*self._messages, {"role": "assistant", "content": opened + raw}, *new]
+        longer._shadow = [*self._shadow, {"role": "assistant", "content": stand_in}, *new]
+        longer._shadow_text = renderer.render(longer._shadow, self._tools)
+        before = self._take_shadow_text() + stand_in.removeprefix(opened) + renderer._end_text
+        longer.fresh_renderings = self.fresh_renderings
+        if longer._shadow_text.startswith(before):
             end = [] if renderer._ended(response_ids) else [renderer.end_id]
-            added = renderer.tokenize(self._shadow_text[len(before) :])
-            self.prompt_ids = np.concatenate([self.prompt_ids, response_ids, end, added]).astype(np.int32)
+            added = renderer.tokenize(longer._shadow_text[len(before) :])
+            longer.prompt_ids = np.concatenate([self.prompt_ids, response_ids, end, added]).astype(np.int32)
         else:
-            self.prompt_ids = renderer.tokenize(renderer.render(self._messages, self._tools))
-            self.fresh_renderings += 1
+            longer.prompt_ids = renderer.tokenize(renderer.render(longer._messages, self._tools))
+            longer.fresh_renderings += 1
+        return longer
 
-    def _from_outside(self, message: Message) -> Message:
-        return message | {"content": self._renderer.defuse(message.get("content") or "")}
+    def _take_shadow_text(self) -> str:
+        text, self._shadow_text = self._shadow_text, None
+        return text if text is not None else self._renderer.render(self._shadow, self._tools)
+
+
+def _from_outside(renderer: Renderer, message: Message) -> Message:
+    return _defused(renderer, message | {"content": message.get("content") or ""})
+
+
+def _defused(renderer: Renderer, value: Any) -> Any:
+    """`value` with every text in it defused, also those of arguments of calls."""
+    if isinstance(value, str):
+        return renderer.defuse(value)
+    if isinstance(value, dict):
+        return {renderer.defuse(name): _defused(renderer, each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_defused(renderer, each) for each in value]
+    return value
 
 
 def _stand_in(opened: str, raw: str) -> str:

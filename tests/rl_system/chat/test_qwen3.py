@@ -58,11 +58,11 @@ def test_tool_loops_extend_and_a_user_message_starts_afresh(renderer: Renderer) 
     dialogue = renderer.dialogue([{"role": "user", "content": "Hi."}], [TOOL])
     for i in range(3):
         before, response = dialogue.prompt_ids, ended(renderer, THOUGHT.format(i) + CALL)
-        dialogue.extend(response, [{"role": "tool", "content": f"result {i}"}])
+        dialogue = dialogue.extended(response, [{"role": "tool", "content": f"result {i}"}])
         start = np.concatenate([before, response])
         assert np.array_equal(dialogue.prompt_ids[: len(start)], start)
     assert dialogue.fresh_renderings == 0
-    dialogue.extend(ended(renderer, THOUGHT.format("all") + "Done."), [{"role": "user", "content": "More."}])
+    dialogue = dialogue.extended(ended(renderer, THOUGHT.format("all") + "Done."), [{"role": "user", "content": "More."}])
     assert dialogue.fresh_renderings == 1
     assert "<think>" not in renderer._tokenizer.decode(dialogue.prompt_ids)
 
@@ -71,7 +71,7 @@ def test_turns_without_thinking_always_extend(renderer: Renderer) -> None:
     dialogue = renderer.dialogue([{"role": "user", "content": "Hi."}], [])
     for i in range(3):
         before, response = dialogue.prompt_ids, ended(renderer, f"Answer {i}.")
-        dialogue.extend(response, [{"role": "user", "content": "More."}])
+        dialogue = dialogue.extended(response, [{"role": "user", "content": "More."}])
         start = np.concatenate([before, response])
         assert np.array_equal(dialogue.prompt_ids[: len(start)], start)
     assert dialogue.fresh_renderings == 0
@@ -100,7 +100,7 @@ def test_every_prompt_extends_the_last_or_is_the_templates_own(renderer: Rendere
         responses.append(response)
         new = [{"role": role, "content": "answer"}]
         history += [{"role": "assistant", "content": renderer.text(response)}, *new]
-        dialogue.extend(response, new)
+        dialogue = dialogue.extended(response, new)
         if dialogue.fresh_renderings > fresh:
             assert np.array_equal(dialogue.prompt_ids, renderer.tokenize(renderer.render(history, [TOOL])))
             assert role == "user"
