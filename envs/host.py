@@ -18,13 +18,15 @@ from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
-from envs.process import WorkerProcess
+from envs.process import WorkerDied, WorkerProcess
 from envs.protocol import Action, EnvironmentFailed, Observation, Score
 from envs.stage import Stage
 from rl_system.config.environment import EnvironmentConfig
 from rl_system.records import Ending, Task
 
 INLINE_THREADS = 64
+WHERE_TIMEOUT_S = 2.0
+"""Longest that a worker is asked where an environment hangs. One that runs no Python does not answer."""
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +38,10 @@ class Place(Protocol):
     """Keys of environments that live here and may still be called."""
 
     async def call(self, key: int, verb: str, argument: Any) -> Any:
-        """Raises EnvironmentFailed where the environment raised or the place is gone."""
+        """Raises EnvironmentFailed where the environment raised, WorkerDied where the place is gone."""
+
+    async def where(self, key: int) -> tuple[str, str]:
+        """What environment `key` is doing now: the place in its code, and the stack; empty where that is not known."""
 
     def forget(self, key: int) -> None:
         """Close an environment without waiting for it."""
@@ -138,11 +143,21 @@ class EnvironmentHost:
             async with asyncio.timeout(limit):
                 return await place.call(key, verb, argument)
         except TimeoutError:
+            try:
+                where, stack = await self._where(place, key)
+            finally:
+                self._abandon(place, key)
+            raise EnvironmentFailed(f"{verb} took longer than {limit:g} s" + (where and f" ({where})"), stack) from None
+        except WorkerDied as death:
             self._abandon(place, key)
-            raise EnvironmentFailed(f"{verb} took longer than {limit:g} s") from None
-        except ConnectionError as error:
-            self._abandon(place, key)
-            raise EnvironmentFailed(f"the worker process died during {verb} ({error})") from None
+            raise EnvironmentFailed(f"the worker process died during {verb} ({death})", death.details) from None
+
+    async def _where(self, place: Place, key: int) -> tuple[str, str]:
+        try:
+            async with asyncio.timeout(WHERE_TIMEOUT_S):
+                return await place.where(key)
+        except (TimeoutError, WorkerDied):
+            return "", ""
 
     def _abandon(self, place: Place, key: int) -> None:
         self._counts["abandoned"] += 1
@@ -226,11 +241,10 @@ class InlinePlace:
         self._pool = ThreadPoolExecutor(INLINE_THREADS, thread_name_prefix="environment")
 
     async def call(self, key: int, verb: str, argument: Any) -> Any:
-        loop = asyncio.get_running_loop()
-        try:
-            return await loop.run_in_executor(self._pool, self._stage.perform, key, verb, argument)
-        except Exception as error:  # An environment is foreign code; its exception belongs to one episode.
-            raise EnvironmentFailed(f"{verb} raised {error!r}") from error
+        return await asyncio.get_running_loop().run_in_executor(self._pool, self._stage.perform, key, verb, argument)
+
+    async def where(self, key: int) -> tuple[str, str]:
+        return self._stage.where(key)
 
     def forget(self, key: int) -> None:
         self._pool.submit(self._stage.perform, key, "close")

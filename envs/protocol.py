@@ -114,4 +114,15 @@ class AsyncEnvironment(Protocol):
 
 
 class EnvironmentFailed(Exception):
-    """The environment or its host broke: crashed, hung, or raised. Says nothing about the policy."""
+    """The environment or its host broke: crashed, hung, raised, or gave what it may not. Says nothing about the policy.
+
+    The message is one line, with the place in the environment's code where there is one. details: the whole traceback, or
+    where a hanging environment stands; "" where there is none.
+    """
+
+    def __init__(self, message: str, details: str = "") -> None:
+        super().__init__(message, details)
+        self.details = details
+
+    def __str__(self) -> str:
+        return self.args[0]

@@ -1,16 +1,32 @@
 """The environments of one process, by key, and what may be asked of them.
 
-Invariant: an environment is called by one thread at a time, in the order in which its calls arrive at its lock.
+Invariants: an environment is called by one thread at a time, in the order in which its calls arrive at its lock.
+Whatever it raises, and whatever it gives that the protocol does not allow, leaves here as EnvironmentFailed: environments
+are foreign code, and what is wrong with one belongs to one episode.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from envs.protocol import Action, Environment
+from envs.contract import (
+    ContractBroken,
+    check_demonstration,
+    check_environment,
+    check_observation,
+    check_opening,
+    check_score,
+    check_tools,
+)
+from envs.protocol import Action, Environment, EnvironmentFailed, Observation, Score
 from envs.registry import make_environment
 from rl_system.config.environment import EnvironmentConfig
+from rl_system.origin import definition, details, explain, place
 from rl_system.records import Ending, Task
 
 
@@ -18,15 +34,37 @@ class Stage:
     def __init__(self, config: EnvironmentConfig) -> None:
         self._config = config
         self._seats: dict[int, _Seat] = {}
+        self._threads: dict[int, int] = {}
+        """Which thread works on which environment now."""
+        self._tools: list[dict[str, Any]] | None = None
+        """The tools that were offered last."""
 
     def perform(self, key: int, verb: str, argument: Any = None) -> Any:
-        """Do `verb` to environment `key`; `reset` makes it. Raises whatever the environment raises."""
-        if verb == "reset":
-            self._seats[key] = _Seat(make_environment(self._config, argument))
+        """Do `verb` to environment `key`; `reset` makes it. Raises EnvironmentFailed for whatever goes wrong in it."""
         if verb == "close":
             seat = self._seats.pop(key, None)
             return seat.close() if seat else None
-        return getattr(self._seats[key], verb)(argument)
+        self._threads[key] = threading.get_ident()
+        try:
+            if verb == "reset":
+                return self._open(key, argument)
+            return getattr(self._seats[key], verb)(argument)
+        finally:
+            self._threads.pop(key, None)
+
+    def where(self, key: int) -> tuple[str, str]:
+        """Place and stack of the thread that works on environment `key` now; empty where there is none."""
+        frame = sys._current_frames().get(self._threads.get(key, 0))
+        if frame is None:
+            return "", ""
+        stack = traceback.extract_stack(frame)
+        return place(stack, foreign=True), "".join(traceback.format_list(stack))
+
+    def _open(self, key: int, task: Task) -> tuple[Observation, list[dict[str, Any]]]:
+        with failing("reset"):
+            seat = self._seats[key] = _Seat(check_environment(make_environment(self._config, task)))
+        observation, self._tools = seat.reset(self._tools)
+        return observation, self._tools
 
 
 class _Seat:
@@ -36,24 +74,48 @@ class _Seat:
         self._environment = environment
         self._lock = threading.Lock()
 
-    def reset(self, task: Task) -> Any:
+    def reset(self, tools: list[dict[str, Any]] | None) -> tuple[Observation, list[dict[str, Any]]]:
+        """The opening, and the tools: `tools` themselves where it offers those."""
+        environment = self._environment
         with self._lock:
-            self._environment.reset()
-            return self._environment.observe(), self._environment.tools()
+            with failing("reset", environment.reset):
+                environment.reset()
+            with failing("observe", environment.observe):
+                opening = check_opening(environment.observe(), environment.observe)
+            with failing("tools", environment.tools):
+                return opening, check_tools(environment.tools(), environment.tools, tools)
 
-    def step(self, action: Action) -> Any:
+    def step(self, action: Action) -> Observation:
+        environment = self._environment
         with self._lock:
-            self._environment.step(action)
-            return self._environment.observe()
+            with failing("step", environment.step):
+                environment.step(action)
+            with failing("observe", environment.observe):
+                return check_observation(environment.observe(), environment.observe)
 
-    def score(self, ended: Ending) -> Any:
-        with self._lock:
-            return self._environment.score(ended)
+    def score(self, ended: Ending) -> Score:
+        method = self._environment.score
+        with self._lock, failing("score", method):
+            return check_score(method(ended), method)
 
-    def demonstration(self, _: None) -> Any:
-        with self._lock:
-            return self._environment.demonstration()
+    def demonstration(self, _: None) -> list[Action]:
+        method = self._environment.demonstration
+        with self._lock, failing("demonstration", method):
+            return check_demonstration(method(), method)
 
     def close(self) -> None:
-        with self._lock:
+        with self._lock, failing("close", self._environment.close):
             self._environment.close()
+
+
+@contextmanager
+def failing(verb: str, method: Callable[..., Any] | None = None) -> Iterator[None]:
+    """Whatever is raised within fails the environment. method: the one that is called, as the place where a call that
+    does not fit it goes wrong."""
+    try:
+        yield
+    except ContractBroken as broken:
+        raise EnvironmentFailed(str(broken)) from None
+    except BaseException as error:  # foreign code: also SystemExit, which ends a thread without a word
+        text = explain(error, definition(method) if method is not None else "")
+        raise EnvironmentFailed(f"{verb} raised {text}", details(error)) from error

@@ -1,28 +1,33 @@
 """A worker process: steps environments that it is told about over a socket.
 
-    python -m envs.worker FILE_DESCRIPTOR
+    python -m envs.worker SOCKET CRASHES
 
-A frame is a length (4 bytes, big-endian) and a pickle. The first frame in is the EnvironmentConfig, the first out None
-(ready). Then requests `(request, key, verb, argument)` and answers `(request, result, error)` in any order. The process
-ends when the socket closes, whatever its environments are doing (`os._exit`, for an ordinary exit would wait for
-threads that may hang): a worker never outlives its host.
+Both are file descriptors. A frame is a length (4 bytes, big-endian) and a pickle. The first frame in is the
+EnvironmentConfig, the first out None (ready) or what keeps the worker from starting. Then requests `(request, key, verb,
+argument)` and answers `(request, result, error)` in any order; an error is a message and details, as EnvironmentFailed has
+them. Into CRASHES goes where a process stood that dies of a signal. The process ends when the socket closes, whatever its
+environments are doing (`os._exit`, for an ordinary exit would wait for threads that may hang): a worker never outlives its
+host.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import pickle
 import socket
 import struct
 import sys
 import threading
-import traceback
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from envs.protocol import EnvironmentFailed
 from envs.registry import list_tasks
 from envs.stage import Stage
 from rl_system.config.environment import EnvironmentConfig
+from rl_system.errors import UserError
+from rl_system.origin import details, explain
 
 HEADER = struct.Struct(">I")
 THREADS = 256
@@ -37,28 +42,40 @@ def frame(message: Any) -> bytes:
 def serve(connection: socket.socket) -> None:
     stream = connection.makefile("rb")
     config: EnvironmentConfig = _read(stream)
-    list_tasks(config, config.split)  # Imports and parses now what every episode needs.
-    stage = Stage(config)
     writing = threading.Lock()
 
-    def answer(message: Any) -> None:
+    def answer(message: bytes) -> None:
         try:
             with writing:
-                connection.sendall(frame(message))
+                connection.sendall(message)
         except ConnectionError:
             os._exit(0)
 
+    try:
+        list_tasks(config, config.split)  # Imports and parses now what every episode needs.
+    except UserError as error:
+        answer(frame((str(error), details(error))))
+        os._exit(1)
+    stage = Stage(config)
+
     def handle(request: int, key: int, verb: str, argument: Any) -> None:
         try:
-            result, error = stage.perform(key, verb, argument), None
-        except Exception as raised:  # An environment is foreign code; its exception belongs to one episode.
-            result, error = None, f"{raised!r}\n{traceback.format_exc()}"
-        answer((request, result, error))
+            message = frame((request, stage.perform(key, verb, argument), None))
+        except EnvironmentFailed as failure:
+            message = frame((request, None, (str(failure), failure.details)))
+        except Exception as error:  # too large, say; the host must hear of it whatever it is
+            text = f"what {verb} gave cannot be sent: {explain(error)}"
+            message = frame((request, None, (text, details(error))))
+        answer(message)
 
-    answer(None)
+    answer(frame(None))
     pool = ThreadPoolExecutor(THREADS, thread_name_prefix="environment")
     while True:
-        pool.submit(handle, *_read(stream))
+        request, key, verb, argument = _read(stream)
+        if verb == "where":  # asked about one that hangs, perhaps when all threads do
+            answer(frame((request, stage.where(key), None)))
+        else:
+            pool.submit(handle, request, key, verb, argument)
 
 
 def _read(stream: Any) -> Any:
@@ -73,4 +90,5 @@ def _read(stream: Any) -> Any:
 
 
 if __name__ == "__main__":
+    faulthandler.enable(file=int(sys.argv[2]), all_threads=False)
     serve(socket.socket(fileno=int(sys.argv[1])))
