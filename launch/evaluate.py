@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import sys
 from collections import Counter, defaultdict
@@ -34,6 +33,7 @@ from rl_system.chat.scripted import doing_nothing, gold, play_script
 from rl_system.config.load import build_config, read_yaml
 from rl_system.config.run import RunConfig
 from rl_system.records import Episode, Task, Turn
+from rl_system.strict_json import to_json
 from rl_system.tracking.episodes import write_episodes
 from rl_system.tracking.evaluation import evaluation_metrics
 from rl_system.user_model import check_user
@@ -69,12 +69,12 @@ def evaluate(options: argparse.Namespace, overrides: list[str]) -> int:
     check_user(config.environment.user, config.model.device)
     tasks = list_tasks(config.environment, options.split)[: options.max_tasks]
     with results_stream(options.json) as out:
-        report = (lambda episode: print(json.dumps(as_record(episode)), file=out, flush=True)) if options.json else None
+        report = (lambda episode: print(to_json(as_record(episode)), file=out, flush=True)) if options.json else None
         episodes = asyncio.run(play_all(config, options, tasks, report))
         path = options.output / config.name / "episodes.jsonl"
         write_episodes(path, episodes)
         if options.json:
-            print(json.dumps(summary(episodes) | {"transcripts": str(path)}), file=out, flush=True)
+            print(to_json(summary(episodes) | {"transcripts": path}), file=out, flush=True)
         else:
             print(table(episodes), f"transcripts: {path}", sep="\n", file=out)
     return 0

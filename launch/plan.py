@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import sys
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from rl_system.allocation.measured import measured_profile
 from rl_system.allocation.planner import WARM_UP_STEPS, Plan, plan
 from rl_system.allocation.profile import Profile, load_profile
 from rl_system.config.load import load_config
+from rl_system.strict_json import to_json
 from rl_system.tracking.history import read_history
 from rl_system.tracking.json_lines import read_lines
 
@@ -44,7 +44,7 @@ def show_plans(options: argparse.Namespace) -> None:
         options.write.write_text(yaml.safe_dump(as_values(profile), sort_keys=False))
     accelerators = options.accelerators if options.accelerators is not None else profile.accelerators
     plans = plan(profile, accelerators, steps=options.steps, seed=options.seed)
-    print("\n".join(json.dumps(as_record(each)) for each in plans) if options.json else as_text(profile.name, plans))
+    print("\n".join(to_json(as_record(each)) for each in plans) if options.json else as_text(profile.name, plans))
 
 
 def profile_of_run(directory: Path) -> Profile:

@@ -23,6 +23,7 @@ from pathlib import Path
 import psutil
 
 from actors.engine.errors import WeightsRejected
+from rl_system.strict_json import write_json
 
 SHARED_MEMORY = Path("/dev/shm")
 PREFIX = "rl-system-"
@@ -44,7 +45,7 @@ def claim_shared_memory(directory: Path, timeout_s: float) -> None:
     names = sorted(path.name for path in SHARED_MEMORY.iterdir() if path.is_file() and path.stat().st_ino in inodes)
     claim = {"pid": worker.pid, "started": worker.create_time(), "names": names}
     with locked(directory, timeout_s):
-        _claim_of(directory, worker.pid).write_text(json.dumps(claim))
+        write_json(_claim_of(directory, worker.pid), claim)
 
 
 def leave_run_directory(directory: Path, timeout_s: float) -> None:

@@ -8,13 +8,13 @@ drifting ones. `auto` is the worst of three starts. Noisy workloads are run with
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 
 from launch.command import Parser, seed
 from rl_system.allocation.comparison import Comparison, compare
 from rl_system.allocation.workloads import grid
 from rl_system.errors import UserError
+from rl_system.strict_json import to_json
 
 HEADER = (
     "| workload | best static | groups/s | worst static | lending | auto | oracle | auto, whole run | moves, turns in 100 steps |",
@@ -39,7 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
     for name in wanted:
         result = compare(cases[name], options.seed)
         results.append(result)
-        print(json.dumps(as_record(result)) if options.json else as_row(result), flush=True)
+        print(to_json(as_record(result)) if options.json else as_row(result), flush=True)
     if options.plot:
         draw(results, options.plot)
     return 0

@@ -8,7 +8,6 @@ that drop earlier thinking do: each is a sequence of its own. Token ids are rand
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy as np
 from launch.bench.support.output import Output
 from launch.command import Parser, seed, whole
 from rl_system.errors import UserError
+from rl_system.strict_json import to_json
 
 VOCABULARY = 2048
 
@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> int:
         "name": options.out.stem, "vocab_size": VOCABULARY, "sequences": sequences, "response_start": starts,
     }  # fmt: skip
     try:
-        options.out.write_text(json.dumps(content))
+        options.out.write_text(to_json(content))
     except OSError as error:
         raise UserError(f"--out {options.out} cannot be written: {error.strerror}") from None
     output = Output(options.json)

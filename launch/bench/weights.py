@@ -9,7 +9,6 @@ fetched. All parameters change from one update to the next, but those that `--fr
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import tempfile
 import time
@@ -25,6 +24,7 @@ from actors.engine.run_memory import remove_leftovers
 from actors.rollout_worker import RolloutWorker
 from launch.command import Parser, whole, wholes
 from rl_system.config.run import RunConfig
+from rl_system.strict_json import to_json
 from rl_system.training.loading import load_model
 from rl_system.training.prepared import model_directory
 from rl_system.training.publishing import ChunkPublisher
@@ -46,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="one JSON object a number of workers")
     options = parser.parse_args(arguments)
     for result in run(options):
-        print(json.dumps(result) if options.json else as_text(result), flush=True)
+        print(to_json(result) if options.json else as_text(result), flush=True)
     return 0
 
 

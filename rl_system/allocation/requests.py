@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rl_system.allocation.decision import Move
+from rl_system.strict_json import write_json
 
 FOLDER = "requests"
 
@@ -39,9 +40,7 @@ def make_request(run: Path, move: Move, count: int) -> Request:
     folder = run / FOLDER
     folder.mkdir(exist_ok=True)
     request = Request(f"{time.time_ns()}-{os.getpid()}", move, count)
-    staging = folder / f".{request.name}"
-    staging.write_text(json.dumps({"move": move.value, "count": count}))
-    staging.rename(_path(run, request.name))
+    write_json(_path(run, request.name), {"move": move.value, "count": count})
     return request
 
 

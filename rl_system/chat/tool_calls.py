@@ -18,6 +18,7 @@ closes) is neither said nor searched for calls.
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +27,10 @@ from envs.protocol import ToolCall
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 PYTHON_TAG = "<|python_tag|>"
+MAX_DIGITS = 308
+"""Of a whole number in a call: as many as the largest number with a point has."""
+MAX_DEPTH = 32
+"""Of lists and objects in a call. Templates, tools and files that it ends up in go through it by recursion."""
 _FENCE = re.compile(r"^```(?:json)?\s*\n(.*?)\n?```$", re.DOTALL)
 
 
@@ -33,7 +38,23 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
 
 
-_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+def _finite(digits: str) -> float:
+    if not math.isfinite(value := float(digits)):
+        raise ValueError(f"{_shown(digits)} is larger than any number that can be computed with")
+    return value
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > MAX_DIGITS:
+        raise ValueError(f"{_shown(digits)} has more than {MAX_DIGITS} digits")
+    return int(digits)
+
+
+def _shown(digits: str) -> str:
+    return digits if len(digits) <= 24 else f"{digits[:20]}…"
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite, parse_int=_whole)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,12 +176,25 @@ def _leading_json(body: str) -> tuple[Any, str]:
     try:
         value, end = _DECODER.raw_decode(body)
         # Escapes can spell half a surrogate pair, which no tool, hash or tokenizer downstream can encode.
-        json.dumps(value, ensure_ascii=False).encode()
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
     except ValueError as error:
         return MalformedCall(f"the call is not valid JSON ({error})"), ""
     except RecursionError:
         return MalformedCall("the call is nested too deeply"), ""
+    if _is_deeper(value, MAX_DEPTH):
+        return MalformedCall(f"the call is nested more than {MAX_DEPTH} levels deep"), ""
     return value, body[end:]
+
+
+def _is_deeper(value: Any, depth: int) -> bool:
+    """Whether lists and objects in `value` lie inside each other more than `depth` times."""
+    level = [value]
+    for _ in range(depth + 1):
+        level = [
+            inner for each in level if isinstance(each, dict | list)
+            for inner in (each.values() if isinstance(each, dict) else each)
+        ]  # fmt: skip
+    return bool(level)
 
 
 def _checked(value: Any, argument_names: tuple[str, ...]) -> ToolCall | MalformedCall:

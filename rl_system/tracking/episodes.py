@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -12,18 +11,21 @@ import numpy as np
 
 from rl_system.algorithms.token_prefixes import TokenPrefixes
 from rl_system.records import Episode
+from rl_system.strict_json import replace_file, to_json
 
 
 def write_episodes(path: Path, episodes: Sequence[Episode], advantages: np.ndarray | None = None) -> None:
-    """Write `episodes` to `path`, replacing it. advantages: [episodes], where they were compared."""
+    """Write `episodes` to `path`, complete or not at all, in place of what is there. advantages: [episodes], where they
+    were compared.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = []
     for position, episode in enumerate(episodes):
         line = as_json(episode)
         if advantages is not None:
             line["advantage"] = float(advantages[position])
-        lines.append(json.dumps(line, ensure_ascii=False) + "\n")
-    path.write_text("".join(lines), encoding="utf-8")
+        lines.append(to_json(line) + "\n")
+    replace_file(path, "".join(lines))
 
 
 def as_json(episode: Episode) -> dict[str, Any]:

@@ -1,73 +1,101 @@
-"""JSON lines on disk that survive a kill.
+"""JSON lines on disk that survive a kill, and a disk that is full for a while.
 
 Invariant: every line but a torn last one is a complete JSON object, and a torn last one is dropped by whoever opens
-the file next. A line is on its way to the disk when `write` returns. Numbers that JSON lacks (NaN, infinities) are
-written as null.
+the file next. A line is on its way to the disk when `write` returns True; what the disk did not take is kept in memory and
+written before the next line, from the byte on at which it stopped.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from rl_system.strict_json import replace_file, to_json
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """lines: the objects of a file, in order. broken: what in it is no object, by the number of its line; a torn last
+    line is not among them.
+    """
+
+    lines: list[dict[str, Any]] = field(default_factory=list)
+    broken: dict[int, str] = field(default_factory=dict)
 
 
 class JsonLines:
     """Appends to `path`. keep: which existing lines stay (on a resume: those before the step that is done again); None
     to start the file anew.
+
+    kept, undone: the existing lines by that choice. broken: what was no line at all and is gone from the file.
     """
 
     def __init__(self, path: Path, keep: Callable[[dict[str, Any]], bool] | None) -> None:
-        kept = [line for line in read_lines(path) if keep(line)] if keep is not None and path.exists() else []
+        found = scan_lines(path) if keep is not None else Lines()
+        self.kept = [line for line in found.lines if keep(line)]
+        self.undone = [line for line in found.lines if not keep(line)]
+        self.broken = found.broken
         path.parent.mkdir(parents=True, exist_ok=True)
-        scratch = path.with_name(path.name + ".new")
-        scratch.write_text("".join(map(_line, kept)))
-        os.replace(scratch, path)  # the old file stays whole until the new one is
-        self.kept = kept
-        self._file = path.open("a", encoding="utf-8")
+        replace_file(path, "".join(map(_line, self.kept)))  # the old file stays whole until the new one is
+        self.path = path
+        self._waiting = b""
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
 
-    def write(self, values: dict[str, Any]) -> None:
-        self._file.write(_line(values))
-        self._file.flush()
+    def write(self, values: dict[str, Any]) -> bool:
+        """Append a line. False where it waits, perhaps in part, until the disk takes it; `fault` says why."""
+        self._waiting += _line(values).encode()
+        return self._flush()
 
-    def close(self) -> None:
-        self._file.close()
+    def close(self) -> bool:
+        """Whether everything that was written is on the disk. Safe to call twice."""
+        done = self._flush()
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+        return done
+
+    def _flush(self) -> bool:
+        self.fault = None
+        try:
+            while self._waiting and self._file is not None:
+                self._waiting = self._waiting[os.write(self._file, self._waiting) :]
+        except OSError as error:
+            self.fault = error
+        return not self._waiting
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """The complete lines of `path`; none where there is no file. ValueError for a broken line that is not the last."""
+    found = scan_lines(path)
+    for number, text in found.broken.items():
+        raise ValueError(f"{path}, line {number} is not JSON: {text[:80]!r}")
+    return found.lines
+
+
+def scan_lines(path: Path) -> Lines:
+    """What `path` holds, broken lines apart; nothing where there is no file."""
+    found = Lines()
     if not path.exists():
-        return []
-    lines = path.read_text(encoding="utf-8").split("\n")
-    result = []
+        return found
+    # As bytes: a kill may tear a line within a character.
+    lines = path.read_bytes().split(b"\n")
     for number, line in enumerate(lines, 1):
         if not line:
             continue
         try:
-            result.append(json.loads(line))
-        except json.JSONDecodeError:
-            if number < len(lines):
-                raise ValueError(f"{path}, line {number} is not JSON: {line[:80]!r}") from None
-    return result
+            value = json.loads(line)
+        except (ValueError, RecursionError):
+            value = None
+        if isinstance(value, dict):
+            found.lines.append(value)
+        elif number < len(lines):
+            found.broken[number] = line.decode(errors="replace")
+    return found
 
 
 def _line(values: dict[str, Any]) -> str:
-    return json.dumps(_finite(values), allow_nan=False, default=_plain) + "\n"
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
-
-
-def _plain(value: Any) -> Any:
-    """NumPy numbers as Python's; anything else that JSON does not know by its text."""
-    return _finite(value.item()) if hasattr(value, "item") else str(value)
+    return to_json(values) + "\n"

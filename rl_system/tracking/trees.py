@@ -7,13 +7,12 @@ the end that were not sampled (tool results) count as trained in the file.
 
 from __future__ import annotations
 
-import json
-import os
 from pathlib import Path
 
 import numpy as np
 
 from rl_system.records import TrainBatch
+from rl_system.strict_json import write_json
 
 
 def write_tree(batch: TrainBatch, path: Path, *, name: str, vocab_size: int) -> Path:
@@ -25,8 +24,5 @@ def write_tree(batch: TrainBatch, path: Path, *, name: str, vocab_size: int) -> 
             sequences.append(batch.token_ids[begin:end].tolist())
             starts.append(int(trained[0]))
     path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_name(path.name + ".new")
-    tree = {"name": name, "vocab_size": vocab_size, "sequences": sequences, "response_start": starts}
-    scratch.write_text(json.dumps(tree, separators=(",", ":")))
-    os.replace(scratch, path)
+    write_json(path, {"name": name, "vocab_size": vocab_size, "sequences": sequences, "response_start": starts})
     return path

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_system.errors import UserError
+from rl_system.strict_json import write_json
 
 MANIFEST = "checkpoint.json"
 FORMAT = "rl-system checkpoint"
@@ -103,7 +104,7 @@ def write_manifest(directory: Path, checkpoint: Checkpoint) -> None:
         "learner": checkpoint.learner,
         "files": files,
     }
-    (directory / MANIFEST).write_text(json.dumps(manifest, indent=1))
+    write_json(directory / MANIFEST, manifest, indent=1)
 
 
 def open_checkpoint(path: Path, run: str | None = None) -> Checkpoint:

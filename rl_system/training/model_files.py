@@ -12,6 +12,7 @@ from safetensors import safe_open
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rl_system.errors import UserError
+from rl_system.strict_json import write_json
 from rl_system.training.parameter_files import INDEX_FILE, SINGLE_FILE, parameter_files
 from rl_system.training.tensor_parallel import Sharding
 from rl_system.training.weights import as_chunks, own_tensors, saved_tensors
@@ -59,7 +60,7 @@ def save_parameters(tensors: Mapping[str, torch.Tensor], directory: Path) -> Non
         (directory / f"part-{index}").rename(directory / file)
         weight_map |= dict.fromkeys(names, file)
     index = {"metadata": {"total_size": sum(sizes)}, "weight_map": weight_map}
-    (directory / INDEX_FILE).write_text(json.dumps(index, indent=2))
+    write_json(directory / INDEX_FILE, index, indent=2)
 
 
 def load_parameters(model: torch.nn.Module, directory: Path) -> None:

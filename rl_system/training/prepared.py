@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rl_system.errors import UserError
+from rl_system.strict_json import write_json
 from rl_system.training.complete_directory import complete_directory
 from rl_system.training.gguf_conversion import convert_llama
 from rl_system.training.hub_cache import cached_model, is_hub_name
@@ -124,7 +125,7 @@ def prepare_model(name: str) -> Path:
         source = Path(folder) / model.member
         check_digest(source, model.sha256)
         convert_llama(source, staging)
-        (staging / RECIPE_FILE).write_text(json.dumps(model.recipe()))
+        write_json(staging / RECIPE_FILE, model.recipe())
     return directory
 
 

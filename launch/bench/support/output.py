@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
+
+from rl_system.strict_json import to_json
 
 
 class Output:
@@ -13,7 +14,7 @@ class Output:
     def __call__(self, record: dict[str, Any]) -> None:
         """Print one result; with `--json` one object a line and nothing else on standard output."""
         if self.as_json:
-            print(json.dumps(record), flush=True)
+            print(to_json(record), flush=True)
         else:
             print("  ".join(f"{name} {_text(value)}" for name, value in record.items()), flush=True)
 

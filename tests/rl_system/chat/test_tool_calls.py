@@ -158,3 +158,28 @@ def test_calls_inside_thinking_are_not_made() -> None:
     text = '<think><tool_call>{"name": "f", "arguments": {}}</tool_call></think>Done.'
     response = parse_response(text, "hermes")
     assert (response.text, response.calls) == ("Done.", ())
+
+
+@pytest.mark.parametrize(
+    ("number", "reason"),
+    [
+        ("1e999", "1e999 is larger than any number"),
+        ("-1e999", "-1e999 is larger than any number"),
+        ("9" * 5000, "99999999999999999999… has more than 308 digits"),
+        ("1" * 400 + ".5", "11111111111111111111… is larger than any number"),
+        ("NaN", "NaN is not JSON"),
+        ("[" * 100 + "]" * 100, "nested more than 32 levels deep"),
+        ("[" * 100_000 + "]" * 100_000, "nested too deeply"),
+    ],
+)
+@pytest.mark.parametrize("tool_format", ["hermes", "llama3", "json"])
+def test_a_number_that_nothing_can_compute_with_makes_a_call_malformed(number: str, reason: str, tool_format: str) -> None:
+    text = f'{{"name": "f", "arguments": {{"a": {number}}}}}'
+    (call,) = parse_response(f"<tool_call>{text}</tool_call>" if tool_format == "hermes" else text, tool_format).calls
+    assert isinstance(call, MalformedCall) and reason in call.reason and len(call.reason) < 200
+
+
+def test_large_and_small_numbers_that_can_be_computed_with_are_read() -> None:
+    text = f'{{"name": "f", "arguments": {{"a": 1e308, "b": 1e-999, "c": {10**30}, "d": {"[" * 20 + "]" * 20}}}}}'
+    (call,) = parse_response(text, "json").calls
+    assert (call.arguments["a"], call.arguments["b"], call.arguments["c"]) == (1e308, 0.0, 10**30)

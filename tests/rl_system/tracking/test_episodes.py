@@ -1,4 +1,5 @@
 import json
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -42,3 +43,40 @@ def test_an_episode_whose_tree_does_not_fit_its_turns_is_refused(parents, reward
     whole = episode([turn([1], [2]), turn([1, 2], [3])])
     with pytest.raises(ValueError, match="episode: "):
         replace(whole, parents=parents, turn_rewards=rewards)
+
+
+def refuse(constant: str) -> None:
+    raise AssertionError(f"{constant} is not JSON")
+
+
+def test_a_transcript_is_strict_json_whatever_model_environment_and_loss_left_in_it(tmp_path):
+    call = {"name": "f", "arguments": {"a": float("1e999"), "b": 10**40, "text": "half \ud835", "\udc00": [math.nan]}}
+    odd = episode([turn([1, 2], [3])])
+    odd.turns[0].logprobs[:] = -np.inf
+    odd.transcript = [{"role": "assistant", "content": "\ud835", "tool_calls": [call]}]
+    odd.reward, odd.reward_parts = math.nan, {"a": math.inf, "b": np.float32(0.5)}
+    odd.timings = {"total": math.inf}
+    write_episodes(tmp_path / "episodes.jsonl", [odd, odd], np.array([math.nan, 0.5]))
+    lines = (tmp_path / "episodes.jsonl").read_text().splitlines()
+    first, second = (json.loads(line, parse_constant=refuse) for line in lines)
+    assert (first["advantage"], second["advantage"]) == (None, 0.5)
+    assert first["reward"] is None and first["reward_parts"] == {"a": None, "b": 0.5}
+    assert first["transcript"][0]["content"] == "\ufffd" and first["timings"] == {"total": None}
+    arguments = first["transcript"][0]["tool_calls"][0]["arguments"]
+    assert arguments == {"a": None, "b": "1" + "0" * 40, "text": "half \ufffd", "\ufffd": [None]}
+    assert first["turns"][0]["logprobs"] == [None]
+
+
+def test_a_kill_while_episodes_are_written_leaves_the_file_of_before(tmp_path, monkeypatch):
+    path = tmp_path / "group_000000.jsonl"
+    write_episodes(path, [episode([turn([1], [2])])])
+    before = path.read_bytes()
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("os.replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        write_episodes(path, [episode([turn([1], [2])])] * 2)
+    assert path.read_bytes() == before
+    assert [each.name for each in tmp_path.glob("group_*")] == [path.name]  # readers look for these

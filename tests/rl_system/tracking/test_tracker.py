@@ -1,5 +1,6 @@
 import json
 import math
+import os
 
 import numpy as np
 import pytest
@@ -72,6 +73,39 @@ def test_a_broken_line_in_the_middle_is_reported_not_skipped(tmp_path):
     path.write_text('{"step": 1}\n{"ste\n{"step": 3}\n')
     with pytest.raises(ValueError, match="line 2"):
         read_lines(path)
+
+
+def test_a_line_torn_within_a_character_is_dropped(tmp_path):
+    path = tmp_path / "lines.jsonl"
+    lines = JsonLines(path, keep=None)
+    lines.write({"reason": "größer"})
+    lines.write({"reason": "größer"})
+    lines.close()
+    whole = path.read_bytes()
+    path.write_bytes(whole[: -len(b"\xb6\xc3\x9fer\"}\n")])
+    assert read_lines(path) == [{"reason": "größer"}]
+
+
+def test_a_full_disk_holds_lines_back_and_loses_none_of_them(tmp_path, monkeypatch):
+    path, write = tmp_path / "lines.jsonl", os.write
+    lines = JsonLines(path, keep=None)
+    free = 10
+
+    def full(descriptor, content):
+        nonlocal free
+        if not free:
+            raise OSError(28, "No space left on device")
+        taken, free = content[:free], max(free - len(content), 0)
+        return write(descriptor, taken)
+
+    monkeypatch.setattr("os.write", full)
+    assert not lines.write({"step": 1, "words": "more than ten bytes"})
+    assert "No space left" in str(lines.fault)
+    assert not lines.write({"step": 2})
+    free = 10**6
+    assert lines.write({"step": 3}) and lines.fault is None
+    assert [line["step"] for line in read_lines(path)] == [1, 2, 3]
+    assert lines.close()
 
 
 def test_numbers_that_json_lacks_are_written_as_null_and_numpy_numbers_as_numbers(tmp_path):
