@@ -196,7 +196,7 @@ def test_a_kill_at_any_moment_of_a_save_leaves_a_loadable_checkpoint(tmp_path):
     operations = run_and_kill(learner, copy_of(first, tmp_path / "complete"), kill_at=-1)
     assert operations > 60
     found = set()
-    for kill_at in range(1, operations + 1, 7):
+    for kill_at in range(1, operations + 1, 3):
         directory = copy_of(first, tmp_path / f"killed_{kill_at}")
         run_and_kill(learner, directory, kill_at)
         newest = latest_checkpoint(directory)
