@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -79,11 +79,22 @@ class Turn:
         return np.concatenate([self.prompt_ids, self.response_ids]).astype(np.int32, copy=False)
 
 
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why an episode failed. of: what broke. what: one line, with the place where there is one. details: the traceback, or
+    "" where there is none."""
+
+    of: Literal["environment", "generation"]
+    what: str
+    details: str = ""
+
+
 @dataclass(slots=True)
 class Episode:
     """One rollout of one task, finished and scored.
 
-    reward: the environment's reward, before any shaping. reward_parts: what it was made of, by name.
+    reward: the environment's reward, before any shaping. reward_parts: what it was made of, by name. failure: of one that
+    FAILED.
     transcript: chat messages as plain dicts, for people. timings: seconds by name (`generate`, `environment`, `total`).
     parents: [turns], the earlier turn that each goes on from, −1 where from none; None: each goes on from the one before.
     turn_rewards: what single turns earned, by their index, where that was told.
@@ -102,6 +113,7 @@ class Episode:
     """Events of the episode by name (`tool_calls`, `tool_errors`, `malformed_calls`)."""
     parents: list[int] | None = None
     turn_rewards: dict[int, float] = field(default_factory=dict)
+    failure: Failure | None = None
 
     def __post_init__(self) -> None:
         if self.parents is not None and not (

@@ -8,7 +8,6 @@ the agent does wrong is part of the episode: a malformed call is answered by an 
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
@@ -23,12 +22,11 @@ from rl_system.chat.renderer import Renderer
 from rl_system.chat.tool_calls import MalformedCall, Response
 from rl_system.config.environment import EnvironmentConfig
 from rl_system.config.rollout import RolloutConfig
-from rl_system.records import Ending, Episode, Task, Turn
+from rl_system.origin import details
+from rl_system.records import Ending, Episode, Failure, Task, Turn
 
 Generate = Callable[[np.ndarray, int], Awaitable[Turn]]
 """The sampler: prompt ids (int32) and the most new tokens in, one turn out."""
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +69,13 @@ async def run_episode(
 ) -> Episode:
     """Play `task` in `environment`, score it, and close the environment."""
     play = _Play(environment, generate, renderer, limits)
-    start = time.perf_counter()
+    start, failure = time.perf_counter(), None
     try:
         ended = await play.until_end()
         score = await play.score(ended)
-    except (EnvironmentFailed, GenerationFailed) as failure:
-        log.warning("episode %d of group %d (%s) failed: %s", index, group_id, task.task_id, failure)
-        play.counts["environment_failures" if isinstance(failure, EnvironmentFailed) else "generation_failures"] += 1
+    except (EnvironmentFailed, GenerationFailed) as error:
+        failure = failure_of(error)
+        play.counts[f"{failure.of}_failures"] += 1
         ended, score = Ending.FAILED, Score(0.0)
     finally:
         await environment.close()
@@ -93,7 +91,15 @@ async def run_episode(
         ended=ended,
         timings=dict(play.timings),
         counts=dict(play.counts + Counter(score.counts)),
+        failure=failure,
     )
+
+
+def failure_of(error: EnvironmentFailed | GenerationFailed) -> Failure:
+    """What an episode keeps of the error that ended it."""
+    if isinstance(error, EnvironmentFailed):
+        return Failure("environment", str(error), error.details)
+    return Failure("generation", str(error), details(error))
 
 
 @dataclass
@@ -161,6 +167,8 @@ class _Play:
         with self._timed("generate"):
             try:
                 turn = await self.generate(prompt_ids, room)
+            except EnvironmentFailed:
+                raise  # a demonstration, which is sampled from the environment
             except Exception as error:  # The sampler is a remote engine: whatever it raises costs this episode alone.
                 raise GenerationFailed(f"{type(error).__name__}: {error}") from error
         self.turns.append(turn)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from envs.protocol import Action, AsyncEnvironment
+from envs.protocol import Action, AsyncEnvironment, EnvironmentFailed
 from rl_system.chat.agent import Limits, run_episode
 from rl_system.chat.renderer import Renderer
 from rl_system.records import NO_VERSION, Episode, Task, Turn
@@ -31,8 +31,10 @@ class _Script:
     async def generate(self, prompt_ids: np.ndarray, max_new_tokens: int) -> Turn:
         if self._actions is None:
             self._actions = await self._environment.demonstration()
+            if not self._actions:
+                raise EnvironmentFailed("the demonstration is empty: no solution is known")
         if not self._actions:
-            raise LookupError("the demonstration is over, but the episode goes on")
+            raise EnvironmentFailed("the demonstration is over, but the episode goes on: it has not ended it")
         written = self._renderer.write(self._actions.pop(0))
         ids = written[:max_new_tokens]
         return Turn(

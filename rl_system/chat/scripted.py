@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 
 from envs.protocol import Action, AsyncEnvironment, EnvironmentFailed, Message, Score, ToolCall
+from rl_system.chat.agent import failure_of
 from rl_system.config.environment import EnvironmentConfig
 from rl_system.records import Ending, Episode, Task
 
@@ -35,14 +36,16 @@ def doing_nothing(config: EnvironmentConfig) -> Script:
 
 async def play_script(task: Task, group_id: int, index: int, environment: AsyncEnvironment, script: Script) -> Episode:
     """Like `run_episode`: never raises for what the environment does, and closes it. An episode that outlasts its
-    script ends as MAX_TURNS."""
+    script ends as MAX_TURNS; its count `empty_script` tells where there was nothing to play."""
     transcript: list[Message] = []
     counts: Counter[str] = Counter()
-    start = time.perf_counter()
+    start, failure = time.perf_counter(), None
     try:
         observation, _ = await environment.reset()
         transcript += observation.messages
-        for action in await script(environment):
+        actions = await script(environment)
+        counts["empty_script"] = int(not actions)
+        for action in actions:
             if observation.ended is not None:
                 break
             calls = [call.as_message_part() for call in action.tool_calls]
@@ -52,8 +55,9 @@ async def play_script(task: Task, group_id: int, index: int, environment: AsyncE
             counts.update(steps=1, tool_calls=len(calls), tool_errors=observation.errors)
         ended = observation.ended or Ending.MAX_TURNS
         score = await environment.score(ended)
-    except EnvironmentFailed as failure:
-        transcript.append({"role": "system", "content": f"The environment failed: {failure}"})
+    except EnvironmentFailed as error:
+        failure = failure_of(error)
+        transcript.append({"role": "system", "content": f"The environment failed: {error}"})
         ended, score = Ending.FAILED, Score(0.0)
     finally:
         await environment.close()
@@ -68,4 +72,5 @@ async def play_script(task: Task, group_id: int, index: int, environment: AsyncE
         ended=ended,
         timings={"total": time.perf_counter() - start},
         counts=dict(counts + Counter(score.counts)),
+        failure=failure,
     )

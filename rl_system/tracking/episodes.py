@@ -38,6 +38,7 @@ def as_json(episode: Episode) -> dict[str, Any]:
         "reward": episode.reward,
         "reward_parts": episode.reward_parts,
         "ended": episode.ended.value,
+        "failure": None if episode.failure is None else {"of": episode.failure.of, "what": episode.failure.what},
         "transcript": episode.transcript,
         "timings": {name: round(seconds, 3) for name, seconds in episode.timings.items()},
         "counts": episode.counts,
