@@ -12,6 +12,7 @@ from typing import Any
 import ray
 
 from rl_system.allocation.decision import Decision, Move
+from rl_system.allocation.drops import DropStreak
 from rl_system.allocation.ledger import StalenessLedger, StartedGroup
 from rl_system.allocation.observation import Observation, Split, SwitchCost
 from rl_system.allocation.policy import SplitPolicy
@@ -40,7 +41,7 @@ class Controller:
             self.policy.restore(state["policy"])
         self.open_window()
         self._started_at: dict[int, float] = {}
-        self._drops_in_a_row = 0
+        self._drops = DropStreak()
         self._changed = asyncio.Condition()
 
     # -- groups ----------------------------------------------------------------------------------------------------
@@ -58,14 +59,14 @@ class Controller:
         """The group's sequences are with the dispatcher."""
         async with self._changed:
             self.ledger.finish(group_id)
-            self._drops_in_a_row = 0
+            self._drops.finished()
             self._changed.notify_all()
         self.window.group_finished(time.monotonic() - self._started_at.pop(group_id))
 
     async def drop_group(self, group_id: int, reason: str) -> None:
         async with self._changed:
             self.ledger.drop(group_id, reason)
-            self._drops_in_a_row += 1
+            self._drops.dropped(reason)
             self._changed.notify_all()
         self._started_at.pop(group_id)
 
@@ -78,12 +79,8 @@ class Controller:
         limit, patience = self.config.rollout.max_drops_in_a_row, self.config.rollout.stall_timeout_s
         async with self._changed:
             while (batch := self.ledger.take_batch()) is None:
-                if self._drops_in_a_row >= limit:
-                    raise UserError(
-                        f"the last {self._drops_in_a_row} groups were all dropped ({self.ledger.dropped}), which "
-                        "rollout.max_drops_in_a_row does not allow: the policy solves all of these tasks or none; use "
-                        "a longer warm start, other tasks or larger groups"
-                    )
+                if len(self._drops) >= limit:
+                    raise UserError(self._drops.explain())
                 if not await self._wait_for_event(patience):
                     raise UserError(
                         f"no group was started, finished or dropped for rollout.stall_timeout_s ({patience:g} s) while "

@@ -17,6 +17,7 @@ from ray.actor import ActorHandle
 
 from actors.turn_routing import TurnRouting
 from envs.host import EnvironmentHost
+from envs.protocol import EnvironmentFailed
 from envs.registry import list_tasks
 from rl_system.algorithms.group_race import GroupRace
 from rl_system.algorithms.task_sampler import TaskSampler
@@ -24,8 +25,11 @@ from rl_system.allocation.ledger import StartedGroup
 from rl_system.chat.agent import Limits, run_episode
 from rl_system.chat.renderer import Renderer
 from rl_system.config.run import RunConfig
+from rl_system.errors import UserError
 from rl_system.records import Ending, Episode, Task
 from rl_system.seeds import turn_seeds
+from rl_system.tracking.failure_book import FailureBook
+from rl_system.tracking.failures import Sighting
 from rl_system.training.loading import load_tokenizer
 
 EPISODE_ATTEMPTS = 3
@@ -55,6 +59,7 @@ class EnvironmentPool:
         self.host = EnvironmentHost(config.environment)
         tasks = list_tasks(config.environment, config.environment.split)
         self.sampler = TaskSampler.of(tasks, config.seed, config.environment)
+        self.failures = FailureBook(config.directory, len(tasks))
         if sampler_state is not None:
             self.sampler.restore(sampler_state)
         self._levels_changed = asyncio.Event()
@@ -68,8 +73,11 @@ class EnvironmentPool:
         self._closing = False
 
     async def start(self) -> None:
-        """Start the processes that environments live in."""
-        await self.host.start()
+        """Start the processes that environments live in. UserError where one cannot be."""
+        try:
+            await self.host.start()
+        except EnvironmentFailed as failure:
+            raise UserError(f"environment.name {self.config.environment.name!r}: {failure}") from None
 
     async def set_workers(self, workers: dict[int, ActorHandle]) -> None:
         """The healthy rollout workers from now on, by device."""
@@ -121,6 +129,10 @@ class EnvironmentPool:
         ]
         return list(await asyncio.gather(*plays))
 
+    def take_failures(self) -> tuple[list[Sighting], str | None]:
+        """Failures of new kinds since the last call, and why going on is of no use, once it is."""
+        return self.failures.take_news(), self.failures.verdict()
+
     def take_metrics(self) -> dict[str, float]:
         """`rollout/` metrics of the task order and the environments as they stand, and of what was cancelled since the
         last call."""
@@ -128,6 +140,7 @@ class EnvironmentPool:
         hosted = self.host.statistics()
         return {
             "rollout/cancelled_episodes": float(cancelled),
+            "rollout/environment_failures": float(self.failures.watch.failures),
             "rollout/environments_abandoned": float(hosted["environments_abandoned"]),
             "rollout/environment_processes_replaced": float(hosted["processes_replaced"]),
         } | self.sampler.metrics()
@@ -176,15 +189,17 @@ class EnvironmentPool:
             try:
                 for _ in range(EPISODE_ATTEMPTS):
                     seeds = turn_seeds(self.config.seed, *key) if self.config.deterministic else itertools.repeat(None)
-                    episode = await run_episode(
-                        task,
-                        group_id,
-                        index,
-                        self.host.environment(task),
-                        lambda ids, most, seeds=seeds: self.turns.generate(key, ids, most, temperature, next(seeds)),
-                        self.renderer,
-                        self.limits,
-                    )
+                    with self.failures.playing(task) as over:
+                        episode = await run_episode(
+                            task,
+                            group_id,
+                            index,
+                            self.host.environment(task),
+                            lambda ids, most, seeds=seeds: self.turns.generate(key, ids, most, temperature, next(seeds)),
+                            self.renderer,
+                            self.limits,
+                        )
+                        over(episode)
                     if episode.ended is not Ending.FAILED:
                         break
                     await self.controller.episode_failed.remote()

@@ -30,10 +30,12 @@ from rl_system.allocation.pacing import pace_at
 from rl_system.allocation.resumed import start_split
 from rl_system.allocation.switch import Side
 from rl_system.config.run import RunConfig
+from rl_system.errors import UserError
 from rl_system.records import TrainBatch, Weights
 from rl_system.tracking.batches import write_batch
 from rl_system.tracking.episodes import write_episodes
 from rl_system.tracking.evaluation import evaluation_metrics
+from rl_system.tracking.failure_book import told
 from rl_system.tracking.tracker import Tracker
 from rl_system.tracking.trees import write_tree
 from rl_system.training.run_state import RunState
@@ -41,6 +43,8 @@ from rl_system.training.run_state import RunState
 logger = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S = 30.0
+FAILURE_INTERVAL_S = 1.0
+"""How often the pool is asked for failures of episodes."""
 MIB = 1 << 20
 
 
@@ -121,6 +125,7 @@ class Run:
             self.pool.start.remote(),
         )
         self.background.add(asyncio.create_task(self.fleet.watch()))
+        self.background.add(asyncio.create_task(self._watch_failures()))
         self._last_totals = await self.fleet.totals()
 
     async def start_rollouts(self) -> None:
@@ -299,6 +304,18 @@ class Run:
     async def _note_replacement(self) -> None:
         await self.controller.disturb.remote()
         self.tracker.event("worker_replaced", replaced=self.fleet.replaced)
+
+    async def _watch_failures(self) -> None:
+        """Tell of failures of a kind that was not seen before. UserError once nearly all episodes fail."""
+        while True:
+            await asyncio.sleep(FAILURE_INTERVAL_S)
+            news, verdict = await self.pool.take_failures.remote()
+            for sighting in news:
+                task, failure = sighting.task, sighting.failure
+                self.tracker.event(f"{failure.of}_failed", task=task.task_id, split=task.split, what=failure.what)
+                self.tracker.progress.note(told(sighting))
+            if verdict is not None:
+                raise UserError(verdict)
 
     async def _push(self, weights: Weights, probe: TrainBatch, expected: np.ndarray) -> None:
         began = time.monotonic()

@@ -22,7 +22,10 @@ from launch.command import STOPPED, Parser, run_command
 from rl_system.allocation.resumed import start_split
 from rl_system.config.load import load_config
 from rl_system.config.run import RunConfig
+from rl_system.errors import UserError
+from rl_system.origin import explain, one_line
 from rl_system.preflight import Preflight, preflight
+from rl_system.tracking.history import is_run
 from rl_system.tracking.report import write_report
 from rl_system.tracking.tracker import Tracker
 from rl_system.training.complete_directory import remove_abandoned
@@ -97,7 +100,12 @@ async def run(config: RunConfig, checked: Preflight) -> int:
         remove_abandoned(directory / "checkpoints", older_than_s=0)  # what a killed save left; nobody else writes there
         # Actors run in other folders, perhaps on other nodes: from here on every path is absolute.
         config = config.model_copy(update={"output": config.output.absolute()})
-        stopped = await train(config, checked, accelerators, stop)
+        try:
+            stopped = await train(config, checked, accelerators, stop)
+        except Exception:
+            if is_run(directory):
+                print(f"failed: {directory}, report {write_report(directory)}")
+            raise
     finally:
         disconnect()
     print(f"{'stopped' if stopped else 'done'}: {directory}, report {write_report(directory)}")
@@ -117,9 +125,18 @@ async def train(config: RunConfig, checked: Preflight, accelerators: Accelerator
             run = Run(config, checked.model.directory, checked.model.vocabulary, accelerators, tracker, checked.resumed)
             try:
                 return await until(stop, run.supervise())
+            except Exception as error:
+                tracker.event("failed", reason=reason_of(error))
+                raise
             finally:
                 await run.close()
                 remove_leftovers(config.directory)
+
+
+def reason_of(error: Exception) -> str:
+    """In one line. What a person did wrong in words alone, also where it was found in an actor."""
+    cause = getattr(error, "cause", error)
+    return one_line(str(cause)) if isinstance(cause, UserError) else explain(error)
 
 
 async def until(stop: asyncio.Event, work) -> bool:

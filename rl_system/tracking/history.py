@@ -13,6 +13,8 @@ from rl_system.errors import UserError
 from rl_system.tracking.json_lines import read_lines
 from rl_system.tracking.tracker import EVALUATION
 
+METRICS = "metrics.jsonl"
+
 
 @dataclass(frozen=True, slots=True)
 class History:
@@ -49,16 +51,20 @@ class History:
         return sorted(events + steps, key=lambda line: line["time/wall_clock_s"])
 
 
+def is_run(directory: Path) -> bool:
+    """Whether a run has left anything there that can be read."""
+    return (Path(directory) / METRICS).exists()
+
+
 def read_history(directory: Path) -> History:
     """UserError where `directory` holds no run. A run that has not finished a step yet has no `steps`."""
     directory = Path(directory)
-    metrics = directory / "metrics.jsonl"
-    if not metrics.exists():
+    if not is_run(directory):
         raise UserError(f"{directory} is no run directory: it has no metrics.jsonl; give one, such as runs/<name>")
     config = directory / "config.yaml"
     return History(
         directory=directory,
-        steps=read_lines(metrics),
+        steps=read_lines(directory / METRICS),
         events=read_lines(directory / "events.jsonl"),
         config=(yaml.safe_load(config.read_text()) or {}) if config.exists() else {},
     )

@@ -83,6 +83,7 @@ METRICS: dict[str, str] = {
     "rollout/user_prompt_tokens_mean": "Tokens per episode that the user's model read.",
     "rollout/user_completion_tokens_mean": "Tokens per episode that the user's model wrote.",
     "rollout/truncated_share": "Episodes cut short by a budget.",
+    "rollout/environment_failures": "Episodes so far whose environment broke, those that were played again included.",
     "rollout/failed_share": "Episodes lost to a broken environment or worker; never scored.",
     "rollout/environments_abandoned": "Environments given up so far: a call exceeded its limit, or their process died.",
     "rollout/environment_processes_replaced": "Worker processes of environments replaced so far.",

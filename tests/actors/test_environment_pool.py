@@ -15,7 +15,7 @@ from actors.environment_pool import EnvironmentPool
 from rl_system.config.run import RunConfig
 from rl_system.records import Ending, Episode, Turn
 from rl_system.tracking.names import unlisted
-from tests.envs import misbehaving
+from tests.envs import breaking, misbehaving
 from tests.models import save_tiny_chat_model
 
 TIMEOUT_S = 240
@@ -141,3 +141,40 @@ def test_a_group_whose_environment_always_hangs_is_dropped_whole_and_the_run_goe
     # Each time it was played three times over; no other group is lost while its processes are replaced.
     dropped = status["dropped"]["failed"]
     assert 1 <= dropped <= 3 and metrics["rollout/environments_abandoned"] >= 3 * dropped
+
+
+def test_an_environment_that_fails_for_nearly_all_tasks_is_told_with_its_place_and_given_up(local_ray, model, tmp_path):
+    """Long before so many groups are dropped that the run would end for that."""
+    tasks = "fine+" + "+".join(f"step raises {number}" for number in range(20))
+    environment = {"name": breaking.__name__, "split": tasks, "processes": 1, "max_turns": 2, "concurrency": 4}
+    config = RunConfig.model_validate(
+        {
+            "name": "broken",
+            "output": tmp_path,
+            "model": {"path": str(model), "max_model_len": 1536},
+            "environment": environment,
+            "rollout": {"group_size": 2, "groups_per_batch": 1, "max_staleness": 1},
+        }
+    )
+    controller, reward, worker = Controller.remote(config, None), Scored.remote(), Straggling.remote(0)
+    pool = EnvironmentPool.remote(config, model, controller, reward, None)
+    call(pool.start.remote())
+    call(pool.set_workers.remote({0: worker}))
+    running = pool.run.remote()
+    news, verdict, deadline = [], None, time.monotonic() + TIMEOUT_S
+    while verdict is None:
+        assert time.monotonic() < deadline
+        more, verdict = call(pool.take_failures.remote())
+        news += more
+        time.sleep(0.05)
+    call(pool.stop.remote())
+    call(running)
+    metrics, status = call(pool.take_metrics.remote()), call(controller.status.remote())
+    call(pool.close.remote())
+    for actor in (pool, controller, reward, worker):
+        ray.kill(actor)
+    (sighting,) = news
+    assert "step raised KeyError: 'missing' (tests/envs/breaking.py, line" in sighting.failure.what
+    assert sighting.failure.what in verdict and str(tmp_path / "broken" / "failures.log") in verdict
+    assert (tmp_path / "broken" / "failures.log").read_text().count("Traceback (most recent call last)") == 3
+    assert metrics["rollout/environment_failures"] >= 16 and status["dropped"]["failed"] < 20
