@@ -21,8 +21,9 @@ from rl_system.chat.renderer import Renderer
 from rl_system.config.run import RunConfig
 from rl_system.errors import UserError
 from rl_system.executor.models import check_supported
+from rl_system.output_place import require_lasting, require_space, require_writable
 from rl_system.records import Task
-from rl_system.training.checkpoint_directory import MODEL, latest_checkpoint, open_checkpoint
+from rl_system.training.checkpoint_directory import MODEL, latest_checkpoint, list_checkpoints, open_checkpoint
 from rl_system.training.hub_cache import ModelNotCached
 from rl_system.training.loading import check_context, load_tokenizer
 from rl_system.training.parameter_files import parameter_files
@@ -40,9 +41,12 @@ OPENINGS_CHECKED = 16
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """vocabulary: size, in tokens. prompt_tokens: longest first prompt that was measured. memory_gib: of this machine."""
+    """parameters: how many. vocabulary: size, in tokens. prompt_tokens: longest first prompt that was measured.
+    memory_gib: of this machine.
+    """
 
     directory: Path
+    parameters: int
     vocabulary: int
     prompt_tokens: int
     memory_gib: float
@@ -66,9 +70,11 @@ def preflight(config: RunConfig, *, resume: bool = False, dry_run: bool = False)
     """Check `config` against this machine and its files.
 
     dry_run: a model that is not in this machine's cache, and a server of the user's model that is not up, are no
-    mistakes; what could not be checked without them is said in `unchecked`.
+    mistakes; what could not be checked without them is said in `unchecked`. Either way nothing is left on the disk.
     """
     unchecked: list[str] = []
+    require_lasting(config.directory.resolve(), "output")
+    require_writable(config.directory, "output")
     splits = [config.environment.split]
     if config.evaluation.before or config.evaluation.after or config.evaluation.every:
         splits.append(config.evaluation.split)
@@ -94,6 +100,8 @@ def preflight(config: RunConfig, *, resume: bool = False, dry_run: bool = False)
         TaskSampler.of(tasks[splits[0]], config.seed, config.environment).restore(resumed.sampler)
         if model is not None:
             model = replace(model, directory=resumed.path / MODEL)
+    if model is not None:
+        check_disk(config, model.parameters, resumed.step if resumed else 0)
     return Preflight(
         model=model,
         train_tasks=len(tasks[splits[0]]),
@@ -112,11 +120,13 @@ def check_model(config: RunConfig, tasks: list[Task]) -> ModelFacts:
         check_supported(AutoModelForCausalLM.from_config(model))
     if config.allocation.tensor_parallel > 1:
         check_divisible(model, config.allocation.tensor_parallel)
+    parameters = count_parameters(directory)
     return ModelFacts(
         directory=directory,
+        parameters=parameters,
         vocabulary=model.get_text_config().vocab_size,
         prompt_tokens=check_prompts(config, tasks),
-        memory_gib=check_memory(config, directory),
+        memory_gib=check_memory(config, parameters),
     )
 
 
@@ -144,7 +154,16 @@ def check_prompts(config: RunConfig, tasks: list[Task]) -> int:
     return longest
 
 
-def check_memory(config: RunConfig, directory: Path) -> float:
+def count_parameters(directory: Path) -> int:
+    return sum(
+        torch.Size(weights.get_slice(name).get_shape()).numel()
+        for file in parameter_files(directory)
+        for weights in [safe_open(file, framework="pt")]
+        for name in weights.keys()  # noqa: SIM118, not a dict
+    )
+
+
+def check_memory(config: RunConfig, parameters: int) -> float:
     """GiB that the run needs on this machine, roughly. UserError where that is more than is available.
 
     Counts what is certain: a trainer's parameters, gradients and two AdamW moments (and float32 masters where it computes
@@ -152,12 +171,6 @@ def check_memory(config: RunConfig, directory: Path) -> float:
     one set of parameters in the object store and one in shared memory. Where accelerators move by themselves, of the
     split that needs the most, and the state that trainers hand over.
     """
-    parameters = sum(
-        torch.Size(weights.get_slice(name).get_shape()).numel()
-        for file in parameter_files(directory)
-        for weights in [safe_open(file, framework="pt")]
-        for name in weights.keys()  # noqa: SIM118, not a dict
-    )
     width = {"float64": 8, "float32": 4, "bfloat16": 2}[config.model.dtype]
     state = {"float64": 3 * 8, "float32": 3 * 4, "bfloat16": 4 * 4}[config.model.dtype]
     allocation, engine = config.allocation, config.rollout.engine
@@ -181,6 +194,21 @@ def check_memory(config: RunConfig, directory: Path) -> float:
             f"rollout.engine.kv_cache_gib {engine.kv_cache_gib}; use a smaller model or fewer workers"
         )
     return needed
+
+
+def check_disk(config: RunConfig, parameters: int, done: int) -> None:
+    """UserError where what the updates after `done` write does not fit on the disk: in a checkpoint parameters, two AdamW
+    moments, float32 masters where there are any, and the same for a critic; one checkpoint more than are kept while it is
+    written; parameters alone where workers fetch them from files.
+    """
+    width, states = {"float64": (8, 2 * 8), "float32": (4, 2 * 4), "bfloat16": (2, 3 * 4)}[config.model.dtype]
+    checkpoint = (width + states) * parameters * (1 + needs_critic(config.algorithm))
+    published = 3 * width * parameters if config.weights.transport == "directory" else 0
+    every, keep, there = config.checkpoint.every, config.checkpoint.keep, len(list_checkpoints(config.directory / "checkpoints"))
+    written = -(-(config.steps - done) // every) if every else 1
+    most = min(there + written, keep + 1)
+    needed = max(most - there, 1) * checkpoint + published
+    require_space(config.directory, needed, "output", f"the run's checkpoints (checkpoint.keep {keep})")
 
 
 def find_state(config: RunConfig, resume: bool) -> RunState | None:

@@ -20,6 +20,7 @@ from rl_system.config.algorithm import AlgorithmConfig
 from rl_system.config.optimizer import OptimizerConfig
 from rl_system.config.run import RunConfig
 from rl_system.config.warm_start import WarmStartConfig
+from rl_system.output_place import require_writable
 from rl_system.records import Sequence, TrainBatch
 from rl_system.training.checkpoint_directory import file_checksum
 from rl_system.training.complete_directory import complete_directory
@@ -43,6 +44,7 @@ def ensure_warm_start(config: RunConfig, report: Callable[[str], None] = print) 
     if directory.is_dir():
         report(f"warm start: in the cache, {directory}")
         return directory
+    require_writable(directory.parent, "XDG_CACHE_HOME, where the warm start is kept")
     report(f"warm start: up to {config.warm_start.steps} updates on demonstrations of {len(demonstrations)} tasks")
     model = load_model(config.model)
     train(model, config, demonstrations, report)

@@ -1,6 +1,7 @@
 """What a person gets wrong is one paragraph and exit code 2, before Ray or vLLM start."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -119,6 +120,25 @@ def test_a_port_that_is_taken_is_told():
             LocalRay(slots=2, dashboard_port=port)
 
 
+@pytest.mark.parametrize("flags", [[], ["--dry-run"]])
+@pytest.mark.parametrize("output", ["/etc/passwd", "/proc/x"])
+def test_an_output_that_cannot_be_written_is_refused_by_a_dry_run_too(refusal, output, flags):
+    text = refusal("--output", output, *flags)
+    assert f"output: {output}/tau2_mock_cpu cannot be written" in text
+
+
+def test_a_file_with_the_name_of_the_run_is_refused(refusal, tmp_path):
+    (tmp_path / "tau2_mock_cpu").write_text("mine")
+    assert "tau2_mock_cpu cannot be written (it is no directory)" in refusal("--dry-run")
+
+
+def test_a_disk_without_room_for_the_checkpoints_is_told(refusal, monkeypatch):
+    usage = shutil.disk_usage("/")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1 << 20))
+    text = refusal("--dry-run")
+    assert "checkpoint.keep" in text and "1.00 MiB free" in text
+
+
 def test_as_a_command_a_mistake_is_one_line_on_standard_error_and_exit_code_2(tmp_path):
     broken = tmp_path / "broken.yaml"
     broken.write_text("name: x\nrolout: {}\n")
@@ -142,3 +162,22 @@ def test_a_dry_run_prints_a_configuration_that_loads_to_itself_and_the_placement
     assert train.main(["--config", str(printed), "--dry-run"]) == 0
     assert yaml.safe_load(capsys.readouterr().out) == yaml.safe_load(out)
     assert list(tmp_path.glob("tau2_mock_cpu")) == []
+
+
+def test_a_dry_run_leaves_nothing_behind(tmp_path, chat_model):
+    home, output, temporary = (tmp_path / name for name in ("home", "out", "tmp"))
+    home.mkdir()
+    temporary.mkdir()
+    memory = set(os.listdir("/dev/shm"))
+    command = [sys.executable, "-m", "launch.train", "--config", str(CONFIG), "--dry-run", "--model.path", str(chat_model)]
+    done = subprocess.run(
+        [*command, "--output", str(output / "deep"), "--warm_start.enabled", "true"],
+        env=os.environ | {"HOME": str(home), "TMPDIR": str(temporary), "XDG_CACHE_HOME": str(home / ".cache")},
+        cwd=tmp_path, capture_output=True, text=True, timeout=240,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
+    # Libraries keep caches and settings of their own in hidden folders of the home directory.
+    assert {path for path in left if not path.startswith("home/.")} == {"home", "tmp"}
+    assert not [path for path in left if "rl-system" in path]
+    assert not [name for name in set(os.listdir("/dev/shm")) - memory if name.startswith("rl-system")]

@@ -4,7 +4,7 @@ from safetensors.numpy import save_file
 
 from rl_system.config.load import build_config
 from rl_system.errors import UserError
-from rl_system.preflight import GIB, check_memory, find_state
+from rl_system.preflight import GIB, check_memory, count_parameters, find_state
 from rl_system.training.checkpoint_directory import Checkpoint, write_manifest
 from rl_system.training.run_state import RunState
 
@@ -25,7 +25,7 @@ def test_the_memory_of_a_trainer_counts_every_model_that_it_holds(tmp_path, chan
 
     def needed(trainers: int) -> float:
         config = build_config({"name": "run"}, [*changes, "--allocation.trainer", str(trainers)])
-        return check_memory(config, tmp_path)
+        return check_memory(config, count_parameters(tmp_path))
 
     process = needed(2) - needed(1) - PARAMETERS * bytes_of_a_parameter / GIB
     assert process == pytest.approx(0.6)
@@ -35,7 +35,8 @@ def test_a_run_that_moves_accelerators_counts_the_split_that_needs_most_and_what
     save_file({"weight": np.zeros((PARAMETERS,), np.float32)}, tmp_path / "model.safetensors")
 
     def needed(*changes: str) -> float:
-        return check_memory(build_config({"name": "run"}, ["--rollout.engine.kv_cache_gib", "0.01", *changes]), tmp_path)
+        config = build_config({"name": "run"}, ["--rollout.engine.kv_cache_gib", "0.01", *changes])
+        return check_memory(config, count_parameters(tmp_path))
 
     most_trainers = needed("--allocation.rollout", "1", "--allocation.trainer", "3")
     moving = needed("--allocation.rollout", "3", "--allocation.trainer", "1", "--allocation.mode", "auto")
