@@ -18,6 +18,7 @@ from rl_system.errors import UserError
 from rl_system.origin import definition, one_line
 from rl_system.records import Ending, Task
 
+AGENT_FUNCTIONS = ("run", "tasks")
 METHODS = ("reset", "tools", "observe", "step", "score", "demonstration", "close")
 ROLES = ("system", "user", "assistant", "tool")
 ENDINGS = tuple(ended for ended in Ending if ended is not Ending.FAILED)
@@ -140,6 +141,34 @@ def check_tasks(tasks: Any, function: Callable, name: str) -> list[Task]:
             "task is known by its id, give each its own"
         )
     return tasks
+
+
+def check_agent_tasks(tasks: Any, function: Callable, name: str) -> dict[str, dict[str, Any]]:
+    """What `tasks` of the agent `name` may give, by id: dictionaries, each with an id of its own. Else UserError."""
+    if isinstance(tasks, str | bytes | dict) or not isinstance(tasks, Iterable):
+        raise UserError(f"environment.name {name!r}: {_wrong(function, tasks, 'a list of dictionaries')}")
+    by_id: dict[str, dict[str, Any]] = {}
+    for position, task in enumerate(tasks):
+        if not isinstance(task, dict):
+            raise UserError(f"environment.name {name!r}: {_wrong(function, task, 'a dictionary', 'in its list')}")
+        task_id = str(task.get("id", position))
+        if not task_id or task_id in by_id:
+            raise UserError(
+                f"environment.name {name!r}: {_name(function)} gave the id {task_id!r} more than once, or none; a task is "
+                "known by its id, give each its own"
+            )
+        by_id[task_id] = task
+    return by_id
+
+
+def check_result(value: Any, function: Callable) -> tuple[float | None, dict[str, float]]:
+    """What `run` of an agent may give: the reward of the episode, or rewards by completion id. Else ContractBroken."""
+    if isinstance(value, dict):
+        for key in value:
+            if not isinstance(key, str):
+                raise _wrong(function, key, "the id of a completion", "as a key of its rewards")
+        return None, {key: _number(each, function, f"as the reward of completion {key!r}") for key, each in value.items()}
+    return _number(value, function, "as the reward"), {}
 
 
 def _check_message(message: Message, method: Callable) -> None:

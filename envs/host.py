@@ -18,6 +18,7 @@ from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
+from envs.agents import AgentResult, Endpoint
 from envs.process import WorkerDied, WorkerProcess
 from envs.protocol import Action, EnvironmentFailed, Observation, Score
 from envs.stage import Stage
@@ -25,6 +26,8 @@ from rl_system.config.environment import EnvironmentConfig
 from rl_system.records import Ending, Task
 
 INLINE_THREADS = 64
+STOP_AGENT_TIMEOUT_S = 10.0
+"""Longest that an agent which is told to stop may take before its process is given up."""
 WHERE_TIMEOUT_S = 2.0
 """Longest that a worker is asked where an environment hangs. One that runs no Python does not answer."""
 
@@ -96,6 +99,35 @@ class EnvironmentHost:
     def environment(self, task: Task) -> HostedEnvironment:
         """An environment for one episode. It takes a place on `reset`."""
         return HostedEnvironment(self, task)
+
+    async def run_agent(self, task: Task, endpoint: Endpoint, timeout_s: float) -> AgentResult:
+        """Run the agent of `task` once, to its end.
+
+        Raises TimeoutError where it takes longer than `timeout_s`, and EnvironmentFailed where its process died. When this
+        is left before the agent has ended, the agent is stopped; one that does not give way is abandoned with its process.
+        """
+        place, key = await self.take_place()
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await place.call(key, "run", (task, endpoint))
+        except WorkerDied as death:
+            self._abandon(place, key)
+            raise EnvironmentFailed(f"the worker process died during run ({death})", death.details) from None
+        finally:
+            self._run(self._dismiss(place, key))
+
+    async def _dismiss(self, place: Place, key: int) -> None:
+        """Stop an agent, wherever it stands, and make its place free."""
+        if key not in place.open:
+            return
+        try:
+            async with asyncio.timeout(STOP_AGENT_TIMEOUT_S):
+                await place.call(key, "stop", None)
+        except (TimeoutError, WorkerDied):
+            self._abandon(place, key)
+            return
+        place.open.discard(key)
+        self._stop_if_unused(place)
 
     def statistics(self) -> dict[str, int]:
         """Since the start: `environments_abandoned`, `processes_replaced`. Now: `environments_open`, `processes`."""

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from envs.agents import AgentResult, AgentRun, Endpoint
 from envs.contract import (
     ContractBroken,
     check_demonstration,
@@ -24,7 +25,7 @@ from envs.contract import (
     check_tools,
 )
 from envs.protocol import Action, Environment, EnvironmentFailed, Observation, Score
-from envs.registry import make_environment
+from envs.registry import agent_of, make_environment
 from rl_system.config.environment import EnvironmentConfig
 from rl_system.origin import definition, details, explain, place
 from rl_system.records import Ending, Task
@@ -33,21 +34,31 @@ from rl_system.records import Ending, Task
 class Stage:
     def __init__(self, config: EnvironmentConfig) -> None:
         self._config = config
-        self._seats: dict[int, _Seat] = {}
+        self._seats: dict[int, _Seat | AgentRun] = {}
         self._threads: dict[int, int] = {}
         """Which thread works on which environment now."""
         self._tools: list[dict[str, Any]] | None = None
         """The tools that were offered last."""
+        self._coming_and_going = threading.Lock()
+        self._never_to_run: set[int] = set()
+        """Agents that were stopped before a thread was free for them."""
 
     def perform(self, key: int, verb: str, argument: Any = None) -> Any:
-        """Do `verb` to environment `key`; `reset` makes it. Raises EnvironmentFailed for whatever goes wrong in it."""
+        """Do `verb` to environment `key`; `reset` makes it. Raises EnvironmentFailed for whatever goes wrong in it.
+
+        An agent is known by a key too: `run` runs it to its end, `stop` ends it before.
+        """
         if verb == "close":
             seat = self._seats.pop(key, None)
             return seat.close() if seat else None
+        if verb == "stop":
+            return self._stop(key)
         self._threads[key] = threading.get_ident()
         try:
             if verb == "reset":
                 return self._open(key, argument)
+            if verb == "run":
+                return self._run(key, *argument)
             return getattr(self._seats[key], verb)(argument)
         finally:
             self._threads.pop(key, None)
@@ -59,6 +70,24 @@ class Stage:
             return "", ""
         stack = traceback.extract_stack(frame)
         return place(stack, foreign=True), "".join(traceback.format_list(stack))
+
+    def _run(self, key: int, task: Task, endpoint: Endpoint) -> AgentResult:
+        with failing("run"):
+            agent = AgentRun(*agent_of(task), endpoint)
+            with self._coming_and_going:
+                if key in self._never_to_run:
+                    self._never_to_run.remove(key)
+                    raise EnvironmentFailed("the run was stopped before it began")
+                self._seats[key] = agent
+            return agent.to_end()
+
+    def _stop(self, key: int) -> None:
+        with self._coming_and_going:
+            agent = self._seats.pop(key, None)
+            if agent is None:
+                self._never_to_run.add(key)
+        if agent is not None:
+            agent.stop()
 
     def _open(self, key: int, task: Task) -> tuple[Observation, list[dict[str, Any]]]:
         with failing("reset"):
@@ -114,6 +143,8 @@ def failing(verb: str, method: Callable[..., Any] | None = None) -> Iterator[Non
     does not fit it goes wrong."""
     try:
         yield
+    except EnvironmentFailed:
+        raise
     except ContractBroken as broken:
         raise EnvironmentFailed(str(broken)) from None
     except BaseException as error:  # foreign code: also SystemExit, which ends a thread without a word

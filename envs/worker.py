@@ -23,15 +23,17 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from envs.protocol import EnvironmentFailed
-from envs.registry import list_tasks
+from envs.registry import AGENTS_IN_A_PROCESS, list_tasks
 from envs.stage import Stage
 from rl_system.config.environment import EnvironmentConfig
 from rl_system.errors import UserError
 from rl_system.origin import details, explain
 
 HEADER = struct.Struct(">I")
-THREADS = 256
+THREADS = AGENTS_IN_A_PROCESS
 """Environments of one process that may be busy at once; waiting for a simulated user counts as busy."""
+STOPPING_THREADS = 16
+"""Threads that wait for agents which were told to stop; those that run agents may all be taken."""
 
 
 def frame(message: Any) -> bytes:
@@ -70,9 +72,12 @@ def serve(connection: socket.socket) -> None:
 
     answer(frame(None))
     pool = ThreadPoolExecutor(THREADS, thread_name_prefix="environment")
+    stopping = ThreadPoolExecutor(STOPPING_THREADS, thread_name_prefix="stopping")
     while True:
         request, key, verb, argument = _read(stream)
-        if verb == "where":  # asked about one that hangs, perhaps when all threads do
+        if verb == "stop":
+            stopping.submit(handle, request, key, verb, argument)
+        elif verb == "where":  # asked about one that hangs, perhaps when all threads do
             answer(frame((request, stage.where(key), None)))
         else:
             pool.submit(handle, request, key, verb, argument)
