@@ -15,6 +15,7 @@ of the shorter one. A response that is oddly spaced or malformed can therefore n
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,16 @@ class Renderer:
 
     def parse(self, response_ids: np.ndarray) -> Response:
         """What the agent thought, said and called."""
-        return parse_response(self.text(response_ids), self._tool_format)
+        return self.parse_text(self.text(response_ids))
+
+    def parse_text(self, text: str) -> Response:
+        """The same of a response that is text already."""
+        return parse_response(text, self._tool_format)
+
+    @functools.cached_property
+    def longest_token(self) -> int:
+        """The most characters that one token stands for."""
+        return max(map(len, self._tokenizer.get_vocab()))
 
     def text(self, response_ids: np.ndarray) -> str:
         """The response as text, without its end-of-turn token."""
