@@ -71,6 +71,10 @@ class Renderer:
         ids = response_ids[:-1] if self._ended(response_ids) else response_ids
         return self._tokenizer.decode(ids, skip_special_tokens=False)
 
+    def token_texts(self, token_ids: np.ndarray) -> list[str]:
+        """Every token as text by itself; where characters are made of several tokens, that is no whole character."""
+        return [self._tokenizer.decode([token], skip_special_tokens=False) for token in token_ids.tolist()]
+
     def write(self, action: Action) -> np.ndarray:
         """Ids (int32) with which the model would do `action`: what a demonstration trains on."""
         calls = write_calls(action.tool_calls, self._tool_format)
