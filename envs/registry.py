@@ -126,5 +126,5 @@ def _named(name: str, function: Callable) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:  # foreign code
-        where = explain(error, definition(function))
+        where = explain(error, function)
         raise UserError(f"environment.name is {name!r}, but its {function.__name__} raised {where}") from error

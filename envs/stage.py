@@ -27,7 +27,7 @@ from envs.contract import (
 from envs.protocol import Action, Environment, EnvironmentFailed, Observation, Score
 from envs.registry import agent_of, make_environment
 from rl_system.config.environment import EnvironmentConfig
-from rl_system.origin import definition, details, explain, place
+from rl_system.origin import details, explain, place
 from rl_system.records import Ending, Task
 
 
@@ -69,7 +69,7 @@ class Stage:
         if frame is None:
             return "", ""
         stack = traceback.extract_stack(frame)
-        return place(stack, foreign=True), "".join(traceback.format_list(stack))
+        return place(stack), "".join(traceback.format_list(stack))
 
     def _run(self, key: int, task: Task, endpoint: Endpoint) -> AgentResult:
         with failing("run"):
@@ -148,5 +148,4 @@ def failing(verb: str, method: Callable[..., Any] | None = None) -> Iterator[Non
     except ContractBroken as broken:
         raise EnvironmentFailed(str(broken)) from None
     except BaseException as error:  # foreign code: also SystemExit, which ends a thread without a word
-        text = explain(error, definition(method) if method is not None else "")
-        raise EnvironmentFailed(f"{verb} raised {text}", details(error)) from error
+        raise EnvironmentFailed(f"{verb} raised {explain(error, method)}", details(error)) from error

@@ -48,6 +48,8 @@ def launch(options: argparse.Namespace, overrides: list[str]) -> int:
     if options.dry_run:
         show(config, checked)
         return 0
+    for warning in checked.warnings:
+        print(f"warning: {warning}")
     return asyncio.run(run(config, checked))
 
 
@@ -80,6 +82,7 @@ def show(config: RunConfig, checked: Preflight) -> None:
     resource = accelerator_resource(config)
     unchecked = [f"whether the Ray cluster has {config.allocation.accelerators} {resource}", *checked.unchecked]
     found += [f"not checked here: {what}" for what in unchecked]
+    found += [f"warning: {what}" for what in checked.warnings]
     print(*(f"# {line}" for line in found), sep="\n")
 
 

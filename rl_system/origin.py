@@ -11,6 +11,7 @@ import sysconfig
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 MOST_CHARACTERS = 400
@@ -21,17 +22,18 @@ _OWN = tuple(f"{_ROOT / package}/" for package in ("actors", "envs", "launch", "
 _LIBRARIES = tuple(f"{path}/" for path in {sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")})
 
 
-def explain(error: BaseException, otherwise: str = "") -> str:
+def explain(error: BaseException, called: Callable[..., Any] | None = None) -> str:
     """`ZeroDivisionError: division by zero (games/guessing.py, line 40, in step)`.
 
-    otherwise: the place to name where no code that a person brought was reached, as of `definition`.
+    called: what was called and raised. Its file is one that a person brought, and where none of its lines was reached
+    (arguments that do not fit it), the place is its definition.
     """
     if isinstance(error, SyntaxError) and error.filename:
         text, where = f"{type(error).__name__}: {error.msg}", f"{_shown(error.filename)}, line {error.lineno}"
     else:
         text = "".join(traceback.format_exception_only(error))
         frames = traceback.extract_tb(error.__traceback__)
-        where = place(frames, foreign=bool(otherwise)) or otherwise or place(frames)
+        where = place(frames) if called is None else place(frames, brought_by=called) or definition(called)
     return one_line(text) + (f" ({where})" if where else "")
 
 
@@ -41,14 +43,16 @@ def one_line(text: str) -> str:
     return text if len(text) <= MOST_CHARACTERS else text[:MOST_CHARACTERS].rstrip() + " …"
 
 
-def place(frames: Sequence[traceback.FrameSummary], foreign: bool = False) -> str:
+def place(frames: Sequence[traceback.FrameSummary], brought_by: Callable[..., Any] | None = None) -> str:
     """`games/guessing.py, line 40, in step`: the frame that a person should look at; "" where there is none.
 
-    frames: outermost first. foreign: only frames outside of this system will do.
+    frames: outermost first. brought_by: a function whose file is one that a person brought; then only such files will do.
     """
+    code = _code(brought_by)
+    file = code.co_filename if code is not None else None
     outside = [frame for frame in frames if not frame.filename.startswith((*_LIBRARIES, "<"))]
-    brought = [frame for frame in outside if not frame.filename.startswith(_OWN)]
-    candidates = brought or ([] if foreign else outside or frames)
+    brought = [frame for frame in outside if frame.filename == file or not frame.filename.startswith(_OWN)]
+    candidates = brought or ([] if brought_by is not None else outside or frames)
     if not candidates:
         return ""
     frame = candidates[-1]
@@ -63,13 +67,17 @@ def place_of_crash(text: str) -> str:
 
 def definition(function: Callable[..., Any]) -> str:
     """`games/guessing.py, line 38`: where `function` is defined; "" for one that is not written in Python."""
-    code = getattr(getattr(function, "__func__", function), "__code__", None)
+    code = _code(function)
     return f"{_shown(code.co_filename)}, line {code.co_firstlineno}" if code is not None else ""
 
 
 def details(error: BaseException) -> str:
     """The whole traceback."""
     return "".join(traceback.format_exception(error))
+
+
+def _code(function: Any) -> CodeType | None:
+    return getattr(getattr(function, "__func__", function), "__code__", None)
 
 
 def _shown(filename: str) -> str:

@@ -6,6 +6,7 @@ visible in the configuration, on the disk or in the size of this machine.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,9 +15,13 @@ import torch
 from safetensors import safe_open
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from envs.registry import list_tasks, make_environment
+from envs.host import EnvironmentHost
+from envs.protocol import EnvironmentFailed
+from envs.registry import list_tasks
+from envs.trial import Opening, open_all, trial_config, try_playing
 from rl_system.algorithms.gae import needs_critic
 from rl_system.algorithms.task_sampler import TaskSampler
+from rl_system.algorithms.trial import check_algorithm
 from rl_system.chat.renderer import Renderer
 from rl_system.config.run import RunConfig
 from rl_system.errors import UserError
@@ -64,6 +69,8 @@ class Preflight:
     evaluation_tasks: int
     resumed: RunState | None
     unchecked: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    """What is wrong with single tasks, in words. The run goes on without them."""
 
 
 def preflight(config: RunConfig, *, resume: bool = False, dry_run: bool = False) -> Preflight:
@@ -88,9 +95,11 @@ def preflight(config: RunConfig, *, resume: bool = False, dry_run: bool = False)
         if not dry_run:
             raise
         unchecked.append(str(absent))
+    check_algorithm(config.algorithm, config.rollout.group_size)
+    openings, warnings = asyncio.run(try_environment(config, tasks))
     model = None
     try:
-        model = check_model(config, [task for found in tasks.values() for task in found[:OPENINGS_CHECKED]])
+        model = check_model(config, openings)
     except ModelNotCached as absent:
         if not dry_run:
             raise
@@ -108,11 +117,27 @@ def preflight(config: RunConfig, *, resume: bool = False, dry_run: bool = False)
         evaluation_tasks=len(tasks[splits[-1]]) if len(splits) > 1 else 0,
         resumed=resumed,
         unchecked=tuple(unchecked),
+        warnings=tuple(warnings),
     )
 
 
-def check_model(config: RunConfig, tasks: list[Task]) -> ModelFacts:
-    """What depends on the model's files: that it can be run, that the first prompts of `tasks` fit, and memory."""
+async def try_environment(config: RunConfig, tasks: dict[str, list[Task]]) -> tuple[list[Opening], list[str]]:
+    """Play a task of each split, and open some more; what failed, in words. tasks: by split."""
+    openings, warnings = [], []
+    try:
+        async with EnvironmentHost(trial_config(config.environment)) as host:
+            for found in tasks.values():
+                warnings += await try_playing(host, found)
+                opened, failed = await open_all(host, found[:OPENINGS_CHECKED])
+                openings += opened
+                warnings += failed
+    except EnvironmentFailed as failure:
+        raise UserError(f"environment.name {config.environment.name!r}: {failure}") from None
+    return openings, warnings
+
+
+def check_model(config: RunConfig, openings: list[Opening]) -> ModelFacts:
+    """What depends on the model's files: that it can be run, that the first prompts of `openings` fit, and memory."""
     directory = model_directory(config.model.path)
     check_context(config.model, directory)
     model = AutoConfig.from_pretrained(directory, local_files_only=True)
@@ -125,25 +150,17 @@ def check_model(config: RunConfig, tasks: list[Task]) -> ModelFacts:
         directory=directory,
         parameters=parameters,
         vocabulary=model.get_text_config().vocab_size,
-        prompt_tokens=check_prompts(config, tasks),
+        prompt_tokens=check_prompts(config, openings),
         memory_gib=check_memory(config, parameters),
     )
 
 
-def check_prompts(config: RunConfig, tasks: list[Task]) -> int:
-    """Longest first prompt of `tasks`, in tokens. UserError where it leaves no room for an answer."""
+def check_prompts(config: RunConfig, openings: list[Opening]) -> int:
+    """Longest first prompt of `openings`, in tokens. UserError where it leaves no room for an answer."""
     renderer = Renderer(load_tokenizer(config.model), tool_format=config.model.tool_format)
-    environments, user = config.environment, config.environment.user
-    if user.kind == "llm":  # its model may not be up yet, and it is the agent's prompt that is measured
-        environments = environments.model_copy(update={"user": user.model_copy(update={"kind": "scripted"})})
     longest = 0
-    for task in tasks:
-        environment = make_environment(environments, task)
-        try:
-            environment.reset()
-            dialogue = renderer.dialogue(environment.observe().messages, environment.tools())
-        finally:
-            environment.close()
+    for opening in openings:
+        dialogue = renderer.dialogue(opening.messages, opening.tools)
         longest = max(longest, len(dialogue.prompt_ids))
     if longest >= config.model.max_model_len:
         raise UserError(

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from rl_system.errors import UserError
+from rl_system.origin import definition, explain
 
 Kind = Literal["advantages", "objectives", "corrections"]
 FIELDS: dict[Kind, str] = {
@@ -21,6 +22,12 @@ FIELDS: dict[Kind, str] = {
     "corrections": "algorithm.correction",
 }
 """The configuration key that chooses among the implementations of a kind."""
+DECLARED: dict[Kind, tuple[str, str]] = {
+    "advantages": ("@estimator", "compares"),
+    "objectives": ("@surrogate", "anchor"),
+    "corrections": ("@correction", "coupled"),
+}
+"""How an implementation of a kind declares itself, and an attribute that it then has."""
 
 
 def kind_of(field: str) -> Kind:
@@ -39,7 +46,19 @@ def explain_unknown(kind: Kind, name: str) -> str:
 
 
 def find(kind: Kind, name: str) -> Callable:
-    """The implementation `name` of `kind`; UserError with the names there are where it is unknown."""
+    """The implementation `name` of `kind`; UserError where it is unknown, with the names there are, and where its file
+    cannot be imported or does not define it."""
     if name not in names(kind):
         raise UserError(explain_unknown(kind, name))
-    return getattr(import_module(f"rl_system.algorithms.{kind}.{name}"), name)
+    what = f"{FIELDS[kind]} is {name!r}"
+    try:
+        module = import_module(f"rl_system.algorithms.{kind}.{name}")
+    except Exception as error:  # a file that somebody added, which may do anything
+        raise UserError(f"{what}, but importing it raised {explain(error)}") from error
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise UserError(f"{what}, but {module.__file__} defines no function {name}")
+    decorator, attribute = DECLARED[kind]
+    if not hasattr(function, attribute):
+        raise UserError(f"{what}, but {name} ({definition(function)}) is not declared by {decorator}; put it above it")
+    return function
