@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from envs.host import EnvironmentHost
 from envs.protocol import EnvironmentFailed
-from envs.registry import list_tasks
+from envs.registry import is_agent, list_tasks
 from envs.trial import Opening, open_all, trial_config, try_playing
 from rl_system.algorithms.gae import needs_critic
 from rl_system.algorithms.task_sampler import TaskSampler
@@ -122,8 +122,13 @@ def preflight(config: RunConfig, *, resume: bool = False, dry_run: bool = False)
 
 
 async def try_environment(config: RunConfig, tasks: dict[str, list[Task]]) -> tuple[list[Opening], list[str]]:
-    """Play a task of each split, and open some more; what failed, in words. tasks: by split."""
+    """Play a task of each split, and open some more; what failed, in words. tasks: by split.
+
+    Agents that call the model themselves have no openings, and cannot be tried without one.
+    """
     openings, warnings = [], []
+    if is_agent(config.environment):
+        return openings, warnings
     try:
         async with EnvironmentHost(trial_config(config.environment)) as host:
             for found in tasks.values():

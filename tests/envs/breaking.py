@@ -57,6 +57,8 @@ class Breaking:
     def step(self, action: Action) -> None:
         if self.how.startswith("step raises"):
             return {}["missing"]
+        if self.how == "junk raises" and any("no_such_argument" in call.arguments for call in action.tool_calls):
+            raise TypeError("look() got an unexpected keyword argument")
         if self.how == "step exits":
             sys.exit("enough")
         if self.how == "step hangs":
@@ -68,7 +70,7 @@ class Breaking:
             os._exit(9)
         if self.how == "step crashes":
             ctypes.string_at(0)
-        self.seen = Observation([], Ending.USER_STOP)
+        self.seen = Observation([ASK], Ending.USER_STOP if action.text == "bye" else None)
         return None
 
     def score(self, ended: Ending) -> Any:
@@ -115,7 +117,7 @@ class WithoutParameter(Breaking):
 
 def list_tasks(config: EnvironmentConfig, split: str) -> list[Task]:
     """A split names its own tasks, joined by `+`."""
-    return [Task(__name__, "none", how, split) for how in split.split("+")]
+    return [Task(__name__, "none", how, split) for how in split.split("+") if how]
 
 
 def make_environment(config: EnvironmentConfig, task: Task) -> Any:

@@ -99,6 +99,37 @@ def test_resuming_what_never_ran_is_refused(refusal):
     assert "no checkpoint" in refusal("--resume")
 
 
+@pytest.mark.parametrize(
+    ("tasks", "told"),
+    [
+        ("score a float", "'score a float': Breaking.score (tests/envs/breaking.py, line"),
+        ("reset raises", "reset raised RuntimeError: no such database (tests/envs/breaking.py, line"),
+        ("step dies", "the worker process died during step (exit code 9)"),
+        ("step hangs", "step took longer than 2 s (tests/envs/breaking.py, line"),
+        ("tools no schema", "are no JSON schema"),
+        ("step raises 1+step raises 2+step raises 3+fine", "so do the 2 others that were tried"),
+        ("junk raises", "an agent that calls look with wrong arguments is to be answered by a message"),
+        ("", "has no task in split ''"),
+    ],
+)
+def test_an_environment_that_would_fail_every_episode_is_refused_with_its_place(refusal, tasks, told):
+    text = refusal(
+        "--environment.name", "tests.envs.breaking", f"--environment.split={json.dumps(tasks)}", "--evaluation.before",
+        "false", "--evaluation.after", "false", "--environment.step_timeout_s", "2",
+    )  # fmt: skip
+    assert told in text and ("environment.name" in text or not tasks)
+
+
+def test_single_tasks_that_fail_are_told_and_keep_no_run_from_starting(capsys, tmp_path, chat_model):
+    arguments = ["--config", str(CONFIG), "--model.path", str(chat_model), "--output", str(tmp_path), "--dry-run"]
+    arguments += ["--environment.name", "tests.envs.breaking", "--environment.split", "step raises+fine+reset raises"]
+    arguments += ["--evaluation.before", "false", "--evaluation.after", "false", "--warm_start.enabled", "false"]
+    assert train.main(arguments) == 0
+    out = capsys.readouterr().out
+    assert "# warning: task step raises failed when it was tried: step raised KeyError: 'missing' (tests/envs/" in out
+    assert "# warning: 1 of 3 tasks could not be opened; the first is reset raises: reset raised RuntimeError" in out
+
+
 def test_an_objective_that_does_not_exist_is_refused_with_those_that_do(refusal):
     text = refusal("--algorithm.objective", "ppo2")
     assert "'ppo2'" in text and "decoupled_ppo" in text
