@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from rl_system.chat.renderer import Renderer
-from rl_system.endpoint import chat_completions, models
+from rl_system.endpoint import anthropic_messages, chat_completions, models, responses
 from rl_system.endpoint.parameters import Serving
 from rl_system.endpoint.refusals import Refused, SamplingFailed
 from rl_system.endpoint.sessions import Session
@@ -30,7 +30,7 @@ BODY_TIMEOUT_S = 60.0
 """Longest that a client may take to send a request."""
 JSON = b"application/json"
 EVENTS = b"text/event-stream"
-PROTOCOLS: dict[str, ModuleType] = {chat_completions.PATH: chat_completions}
+PROTOCOLS: dict[str, ModuleType] = {each.PATH: each for each in (chat_completions, responses, anthropic_messages)}
 """By the path of their calls."""
 
 log = logging.getLogger(__name__)
@@ -52,18 +52,19 @@ class EndpointApp:
         if scope["type"] != "http":
             raise RuntimeError(f"the endpoint speaks HTTP alone, not {scope['type']}")
         path, method = scope["path"].rstrip("/"), scope["method"]
-        protocol = PROTOCOLS.get(path, chat_completions)
+        counted = path == anthropic_messages.COUNT_PATH
+        protocol = anthropic_messages if counted else PROTOCOLS.get(path, chat_completions)
         try:
             if path == "/health":
                 return await _reply(send, 200, b"{}")
             opened = self._opened(scope)
             if method == "GET" and path.startswith(models.PATH):
                 return await _reply(send, 200, models.answer(path, opened.serving))
-            if path not in PROTOCOLS:
+            if path not in PROTOCOLS and not counted:
                 raise Refused(f"{method} {path} is nothing that is served here", 404, "not_found")
             if method != "POST":
                 raise Refused(f"{path} is for POST", 405, "method_not_allowed")
-            await self._call(protocol, opened, scope, receive, send)
+            await (self._count(opened, scope, receive, send) if counted else self._call(protocol, opened, scope, receive, send))
         except Refused as refused:
             await _reply(send, refused.status, protocol.error(refused))
         except SamplingFailed as failure:
@@ -105,6 +106,12 @@ class EndpointApp:
             log.exception("the endpoint could not answer a call")
             session.failure = f"the endpoint could not answer a call: {error!r}"
             raise SamplingFailed(session.failure) from error
+
+    async def _count(self, opened: OpenSession, scope: Scope, receive: Receive, send: Send) -> None:
+        body = await self._body(scope, receive)
+        if body is not None:
+            tokens = await opened.session.prompt_tokens(anthropic_messages.read_count(_json(body), opened.serving))
+            await _reply(send, 200, anthropic_messages.count(tokens))
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes | None:
         """None where the client is gone. Raises Refused where it is too large or too slow."""

@@ -1,0 +1,316 @@
+"""OpenAI's responses: https://platform.openai.com/docs/api-reference/responses
+
+Nothing is stored: every request holds the whole conversation as its input, which is how a conversation can branch. An answer
+is a reasoning item, a message and calls of functions, each where there is one; given back in that order, they are one message
+of the assistant again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from envs.protocol import Message
+from rl_system.chat.renderer import Renderer
+from rl_system.endpoint import chat_completions, parameters
+from rl_system.endpoint.calls import Call
+from rl_system.endpoint.chunks import pieces
+from rl_system.endpoint.parameters import CHANGES_DISTRIBUTION, EFFORT, NO_SCHEMA, NOT_OFFERED, TEXT_ONLY, Fields, Serving
+from rl_system.endpoint.refusals import Refused
+from rl_system.endpoint.requests import TurnRequest, read_arguments
+
+PATH = "/v1/responses"
+PREFIX = "resp_"
+"""Of responses' ids."""
+STATELESS = "nothing is stored; send the whole conversation as input"
+
+REQUEST = Fields(
+    read=frozenset(
+        "input model instructions max_output_tokens stream tools tool_choice temperature user reasoning text include "
+        "metadata stream_options".split()
+    ),
+    harmless={
+        "store": "nothing is stored beyond the run's own transcripts",
+        "service_tier": "there is one",
+        "prompt_cache_key": "an episode keeps to one engine, and to its prefix cache, anyway",
+        "prompt_cache_options": "the prefix cache is always on",
+        "prompt_cache_retention": "the prefix cache is always on",
+        "safety_identifier": "a label of the caller's user",
+    },
+    refused={
+        "top_p": ((1,), CHANGES_DISTRIBUTION),
+        "top_logprobs": ((0,), "the engine tells the sampled tokens' logprobs alone"),
+        "parallel_tool_calls": ((True,), "the model makes as many calls as it likes; use the first one only, if you must"),
+        "previous_response_id": ((), STATELESS),
+        "conversation": ((), STATELESS),
+        "background": ((False,), NOT_OFFERED),
+        "background_options": ((), NOT_OFFERED),
+        "access_programs": ((), NOT_OFFERED),
+        "image": ((), TEXT_ONLY),
+        "prompt": ((), NOT_OFFERED),
+        "max_tool_calls": ((), "tools are the caller's own"),
+        "truncation": (("disabled",), "what the model sees is what was sent"),
+        "context_management": (([],), "what the model sees is what was sent"),
+        "moderation": ((), NOT_OFFERED),
+    },
+)
+REASONING = Fields(
+    frozenset(),
+    {"summary": "thinking is given whole", "generate_summary": "thinking is given whole", "context": "what came back is read"},
+    {"effort": ((), EFFORT), "mode": ((), EFFORT)},
+)
+TEXT = Fields(frozenset(), refused={"format": (({"type": "text"},), NO_SCHEMA), "verbosity": ((), EFFORT)})
+INCLUDED = ("reasoning.encrypted_content",)
+"""What may be asked to be included: thinking is given whole, so there is nothing left to hide."""
+STREAM = Fields(frozenset(), {"include_obfuscation": "the connection stays on this machine"})
+TOOL = Fields(
+    frozenset({"type", "name", "description", "parameters"}),
+    {"strict": "arguments come as the model wrote them, and may be wrong"},
+    {"defer_loading": ((False,), NOT_OFFERED), "allowed_callers": ((), NOT_OFFERED), "output_schema": ((), NO_SCHEMA)},
+)
+_LABELS = {"id": "a label", "status": "an item that is sent is complete"}
+ITEMS = {
+    "message": Fields(frozenset({"type", "role", "content"}), _LABELS | {"phase": "a label"}),
+    "function_call": Fields(
+        frozenset({"type", "call_id", "name", "arguments"}), _LABELS | {"caller": "a label", "namespace": "a label"}
+    ),
+    "function_call_output": Fields(frozenset({"type", "call_id", "output"}), _LABELS | {"caller": "a label"}),
+    "reasoning": Fields(
+        frozenset({"type", "content"}),
+        _LABELS | {"encrypted_content": "none is given", "summary": "thinking comes back as content"},
+    ),
+}
+ROLES = ("system", "developer", "user", "assistant")
+PARTS = {
+    "input_text": Fields(frozenset({"type", "text"}), {"prompt_cache_breakpoint": "the prefix cache is always on"}),
+    "output_text": Fields(
+        frozenset({"type", "text"}), {"logprobs": "those of the turn are known"}, {"annotations": (([],), TEXT_ONLY)}
+    ),
+    "reasoning_text": Fields(frozenset({"type", "text"})),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request as it was read. echoed: its fields that a response repeats. replaced_temperature: whether it asked for one
+    that it does not get."""
+
+    request: TurnRequest
+    model: str
+    stream: bool
+    echoed: dict[str, Any]
+    replaced_temperature: bool
+
+
+def read(body: Any, serving: Serving) -> Asked:
+    """Raises Refused for what is not understood or cannot be done."""
+    body = REQUEST.check(body)
+    parameters.check_model(body, serving)
+    REASONING.check(body.get("reasoning", {}), "reasoning.")
+    TEXT.check(body.get("text", {}), "text.")
+    STREAM.check(body.get("stream_options", {}), "stream_options.")
+    for name in parameters.items(body, "include", []):
+        if name not in INCLUDED:
+            raise Refused(f"include {name!r} is not supported: logprobs are given by chat completions", parameter="include")
+    messages = read_input(body.get("input"))
+    if "instructions" in body:
+        messages.insert(0, {"role": "system", "content": parameters.text(body, "instructions")})
+    tools = parameters.items(body, "tools", [])
+    return Asked(
+        request=TurnRequest(
+            messages=messages,
+            tools=read_tools(tools),
+            max_tokens=parameters.whole_number(body, "max_output_tokens", 1),
+            calls=chat_completions.read_tool_choice(body.get("tool_choice")),
+            protocol="responses",
+            caller=parameters.text(body, "user", ""),
+        ),
+        model=serving.model,
+        stream=parameters.flag(body, "stream"),
+        echoed={
+            "instructions": body.get("instructions"),
+            "tools": tools,
+            "tool_choice": body.get("tool_choice", "auto"),
+            "parallel_tool_calls": True,
+            "temperature": serving.temperature,
+            "top_p": 1.0,
+            "metadata": body.get("metadata", {}),
+            "max_output_tokens": body.get("max_output_tokens"),
+        },
+        replaced_temperature=parameters.check_temperature(body, serving),
+    )
+
+
+def read_tools(tools: list[Any]) -> list[dict[str, Any]]:
+    read = []
+    for index, tool in enumerate(tools):
+        where = f"tools[{index}]."
+        kind = tool.get("type") if isinstance(tool, dict) else None
+        if kind != "function":
+            raise Refused(f"{where}type is {kind!r}; tools of type 'function' alone can be offered", parameter=f"{where}type")
+        function = TOOL.check(tool, where)
+        parameters.text(function, "name", where=where)
+        kept = {name: value for name, value in function.items() if name not in ("type", "strict")}
+        read.append({"type": "function", "function": kept})
+    return read
+
+
+def read_input(given: Any) -> list[Message]:
+    if isinstance(given, str):
+        return [{"role": "user", "content": given}]
+    if not isinstance(given, list) or not given:
+        raise Refused("input must be a text or an array of at least one item", parameter="input")
+    messages: list[Message] = []
+    answered: _Answered | None = None
+    for index, item in enumerate(given):
+        where = f"input[{index}]."
+        kind = item.get("type", "message") if isinstance(item, dict) else None
+        if kind not in ITEMS:
+            why = STATELESS if kind == "item_reference" else TEXT_ONLY
+            raise Refused(f"{where}type is {kind!r}; {', '.join(ITEMS)} are read: {why}", parameter=f"{where}type")
+        item = ITEMS[kind].check(item, where)
+        own = kind in ("function_call", "reasoning") or item.get("role") == "assistant"
+        if own and (answered is None or not answered.goes_on(kind)):
+            answered = _Answered({"role": "assistant", "content": "", "reasoning": ""})
+            messages.append(answered.message)
+        if own:
+            answered.add(kind, item, where)
+        else:
+            answered = None
+            messages.append(_read_output(item, where) if kind == "function_call_output" else _read_message(item, where))
+    return messages
+
+
+@dataclass(slots=True)
+class _Answered:
+    """An assistant's message as its items come: thinking, then words, then calls."""
+
+    message: Message
+    spoke: bool = False
+
+    def goes_on(self, kind: str) -> bool:
+        """Whether an item of this kind may belong to the same answer."""
+        return kind == "function_call" or not (self.spoke or "tool_calls" in self.message) and kind == "message"
+
+    def add(self, kind: str, item: dict[str, Any], where: str) -> None:
+        match kind:
+            case "reasoning":
+                self.message["reasoning"] = _texts(item.get("content", []), f"{where}content")
+            case "message":
+                self.message["content"], self.spoke = _texts(item.get("content"), f"{where}content"), True
+            case "function_call":
+                arguments = read_arguments(parameters.text(item, "arguments", "", where))
+                function = {"name": parameters.text(item, "name", where=where), "arguments": arguments}
+                identity = parameters.text(item, "call_id", where=where).removeprefix("call_")
+                self.message.setdefault("tool_calls", []).append({"id": identity, "type": "function", "function": function})
+
+
+def _read_message(item: dict[str, Any], where: str) -> Message:
+    role = item.get("role")
+    if role not in ROLES:
+        raise Refused(f"{where}role is {role!r}; it must be one of {', '.join(ROLES)}", parameter=f"{where}role")
+    return {"role": "system" if role == "developer" else role, "content": _texts(item.get("content"), f"{where}content")}
+
+
+def _read_output(item: dict[str, Any], where: str) -> Message:
+    identity = parameters.text(item, "call_id", where=where).removeprefix("call_")
+    return {"role": "tool", "content": _texts(item.get("output"), f"{where}output"), "tool_call_id": identity}
+
+
+def _texts(content: Any, where: str) -> str:
+    """Several texts are one, on lines of their own."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise Refused(f"{where} must be a string or an array of parts", parameter=where)
+    texts = []
+    for index, part in enumerate(content):
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind not in PARTS:
+            raise Refused(f"{where}[{index}] is of type {kind!r}, and {TEXT_ONLY}", parameter=where)
+        texts.append(parameters.text(PARTS[kind].check(part, f"{where}[{index}]."), "text", where=f"{where}[{index}]."))
+    return "\n".join(texts)
+
+
+def answer(asked: Asked, call: Call, renderer: Renderer, created: int) -> bytes:
+    """The whole answer, as JSON. created: seconds since 1970."""
+    return json.dumps(_response(asked, call, created, _output(call)), ensure_ascii=False).encode()
+
+
+def events(asked: Asked, call: Call, renderer: Renderer, created: int) -> Iterator[bytes]:
+    """The answer as server-sent events. The turn is complete: it comes in pieces for clients that want them."""
+    for number, event in enumerate(_events(asked, call, created)):
+        data = json.dumps(event | {"sequence_number": number}, ensure_ascii=False)
+        yield f"event: {event['type']}\ndata: {data}\n\n".encode()
+
+
+error = chat_completions.error
+
+
+def _events(asked: Asked, call: Call, created: int) -> Iterator[dict[str, Any]]:
+    begun = _response(asked, call, created, []) | {"status": "in_progress", "incomplete_details": None, "usage": None}
+    yield {"type": "response.created", "response": begun}
+    yield {"type": "response.in_progress", "response": begun}
+    for index, item in enumerate(_output(call)):
+        at = {"item_id": item["id"], "output_index": index}
+        empty = {"arguments": ""} if item["type"] == "function_call" else {"content": []}
+        yield {"type": "response.output_item.added", "output_index": index, "item": item | empty | {"status": "in_progress"}}
+        yield from _item_events(item, at)
+        yield {"type": "response.output_item.done", "output_index": index, "item": item}
+    done = _response(asked, call, created, _output(call))
+    yield {"type": f"response.{done['status']}", "response": done}
+
+
+def _item_events(item: dict[str, Any], at: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    match item["type"]:
+        case "function_call":
+            for piece in pieces(item["arguments"]):
+                yield {"type": "response.function_call_arguments.delta", **at, "delta": piece}
+            done = {"arguments": item["arguments"], "name": item["name"]}
+            yield {"type": "response.function_call_arguments.done", **at, **done}
+        case kind:
+            (part,) = item["content"]
+            what, rest = ("output_text", {"logprobs": []}) if kind == "message" else ("reasoning_text", {})
+            at = at | {"content_index": 0}
+            yield {"type": "response.content_part.added", **at, "part": part | {"text": ""}}
+            for piece in pieces(part["text"]):
+                yield {"type": f"response.{what}.delta", **at, "delta": piece, **rest}
+            yield {"type": f"response.{what}.done", **at, "text": part["text"], **rest}
+            yield {"type": "response.content_part.done", **at, "part": part}
+
+
+def _response(asked: Asked, call: Call, created: int, output: list[dict[str, Any]]) -> dict[str, Any]:
+    cut = call.answer.finish == "length"
+    prompt, sampled = len(call.turn.prompt_ids), len(call.turn.response_ids)
+    return {
+        "id": PREFIX + call.completion_id, "object": "response", "created_at": created, "model": asked.model,
+        "status": "incomplete" if cut else "completed",
+        "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+        "error": None, "output": output, **asked.echoed,
+        "usage": {
+            "input_tokens": prompt, "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+            "output_tokens": sampled, "output_tokens_details": {"reasoning_tokens": 0}, "total_tokens": prompt + sampled,
+        },
+    }  # fmt: skip
+
+
+def _output(call: Call) -> list[dict[str, Any]]:
+    said, identity = call.answer, call.completion_id
+    status = "incomplete" if said.finish == "length" else "completed"
+    items: list[dict[str, Any]] = []
+    if said.thinking:
+        content = [{"type": "reasoning_text", "text": said.thinking}]
+        items.append({"id": f"rs_{identity}", "type": "reasoning", "summary": [], "content": content, "status": status})
+    if said.text or not said.calls:
+        content = [{"type": "output_text", "text": said.text, "annotations": [], "logprobs": []}]
+        items.append({"id": f"msg_{identity}", "type": "message", "role": "assistant", "content": content, "status": status})
+    items += [
+        {
+            "id": f"fc_{each.call_id}", "type": "function_call", "call_id": f"call_{each.call_id}", "name": each.name,
+            "arguments": each.arguments, "status": status,
+        }
+        for each in said.calls
+    ]  # fmt: skip
+    return items
