@@ -17,7 +17,6 @@ from ray.actor import ActorHandle
 
 from actors.turn_routing import TurnRouting
 from envs.host import EnvironmentHost
-from envs.protocol import EnvironmentFailed
 from envs.registry import list_tasks
 from rl_system.algorithms.group_race import GroupRace
 from rl_system.algorithms.task_sampler import TaskSampler
@@ -25,7 +24,6 @@ from rl_system.allocation.ledger import StartedGroup
 from rl_system.chat.agent import Limits, run_episode
 from rl_system.chat.renderer import Renderer
 from rl_system.config.run import RunConfig
-from rl_system.errors import UserError
 from rl_system.records import Ending, Episode, Task
 from rl_system.seeds import turn_seeds
 from rl_system.tracking.failure_book import FailureBook
@@ -73,11 +71,8 @@ class EnvironmentPool:
         self._closing = False
 
     async def start(self) -> None:
-        """Start the processes that environments live in. UserError where one cannot be."""
-        try:
-            await self.host.start()
-        except EnvironmentFailed as failure:
-            raise UserError(f"environment.name {self.config.environment.name!r}: {failure}") from None
+        """Start the processes that environments live in."""
+        await self.host.start()
 
     async def set_workers(self, workers: dict[int, ActorHandle]) -> None:
         """The healthy rollout workers from now on, by device."""

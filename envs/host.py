@@ -23,6 +23,7 @@ from envs.process import WorkerDied, WorkerProcess
 from envs.protocol import Action, EnvironmentFailed, Observation, Score
 from envs.stage import Stage
 from rl_system.config.environment import EnvironmentConfig
+from rl_system.errors import UserError
 from rl_system.records import Ending, Task
 
 INLINE_THREADS = 64
@@ -32,6 +33,10 @@ WHERE_TIMEOUT_S = 2.0
 """Longest that a worker is asked where an environment hangs. One that runs no Python does not answer."""
 
 log = logging.getLogger(__name__)
+
+
+class CannotStart(EnvironmentFailed, UserError):
+    """The worker processes did not come up: nothing can be played, and a person has to do something about it."""
 
 
 class Place(Protocol):
@@ -74,7 +79,7 @@ class EnvironmentHost:
         await self.close()
 
     async def start(self) -> None:
-        """Raises EnvironmentFailed, and leaves no process behind, if one does not come up in time."""
+        """Raises CannotStart, and leaves no process behind, if one does not come up in time."""
         if self._config.processes == 0:
             self._places = [InlinePlace(self._config)]
             return
@@ -84,7 +89,8 @@ class EnvironmentHost:
                     group.create_task(self._start_process())
         except* EnvironmentFailed as failures:
             await self.close()
-            raise failures.exceptions[0] from None
+            failure = failures.exceptions[0]
+            raise CannotStart(f"environment.name {self._config.name!r}: {failure}", failure.details) from None
 
     async def close(self) -> None:
         """End all processes. Environments that are still in use fail."""

@@ -16,7 +16,6 @@ from safetensors import safe_open
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from envs.host import EnvironmentHost
-from envs.protocol import EnvironmentFailed
 from envs.registry import is_agent, list_tasks
 from envs.trial import Opening, open_all, trial_config, try_playing
 from rl_system.algorithms.gae import needs_critic
@@ -88,7 +87,7 @@ def preflight(config: RunConfig, *, resume: bool = False, dry_run: bool = False)
     tasks = {split: list_tasks(config.environment, split) for split in splits}
     for split, found in tasks.items():
         if not found:
-            raise UserError(f"environment.domain {config.environment.domain!r} has no task in split {split!r}")
+            raise UserError(f"environment {config.environment.label} has no task in split {split!r}; choose another split")
     try:
         check_user(config.environment.user, config.model.device)
     except (UserUnreachable, ModelNotCached) as absent:
@@ -129,15 +128,12 @@ async def try_environment(config: RunConfig, tasks: dict[str, list[Task]]) -> tu
     openings, warnings = [], []
     if is_agent(config.environment):
         return openings, warnings
-    try:
-        async with EnvironmentHost(trial_config(config.environment)) as host:
-            for found in tasks.values():
-                warnings += await try_playing(host, found)
-                opened, failed = await open_all(host, found[:OPENINGS_CHECKED])
-                openings += opened
-                warnings += failed
-    except EnvironmentFailed as failure:
-        raise UserError(f"environment.name {config.environment.name!r}: {failure}") from None
+    async with EnvironmentHost(trial_config(config.environment)) as host:
+        for found in tasks.values():
+            warnings += await try_playing(host, found)
+            opened, failed = await open_all(host, found[:OPENINGS_CHECKED])
+            openings += opened
+            warnings += failed
     return openings, warnings
 
 
@@ -169,8 +165,8 @@ def check_prompts(config: RunConfig, openings: list[Opening]) -> int:
         longest = max(longest, len(dialogue.prompt_ids))
     if longest >= config.model.max_model_len:
         raise UserError(
-            f"model.max_model_len is {config.model.max_model_len}, but the first prompt of a task of domain "
-            f"{config.environment.domain!r} has {longest} tokens; use at least "
+            f"model.max_model_len is {config.model.max_model_len}, but the first prompt of a task of "
+            f"{config.environment.label} has {longest} tokens; use at least "
             f"{longest + config.rollout.sampling.max_new_tokens} (prompt and rollout.sampling.max_new_tokens)"
         )
     return longest

@@ -1,9 +1,16 @@
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
 from rl_system.config.curriculum import CurriculumConfig
 from rl_system.config.section import Section
+
+TAU2 = "tau2"
+
+
+def label_of(name: str, domain: str | None) -> str:
+    """τ²-bench is told by its domain too. What a domain means elsewhere, if anything, is the environment's affair."""
+    return f"{name} {domain}" if name == TAU2 and domain else name
 
 
 class UserConfig(Section):
@@ -40,8 +47,9 @@ class UserConfig(Section):
 
 
 class EnvironmentConfig(Section):
-    name: str = "tau2"
-    domain: str = "mock"
+    name: str = TAU2
+    domain: str | None = None
+    """Of environments that have several. None: `mock` of τ²-bench; others know their own."""
     split: str = "train"
     shuffle_window: int | None = Field(None, ge=1)
     """Consecutive tasks of the split that stay together when tasks are shuffled; None: the whole split."""
@@ -65,10 +73,22 @@ class EnvironmentConfig(Section):
     episode_timeout_s: float = Field(600.0, gt=0)
 
     @property
+    def label(self) -> str:
+        """What people call it: `tau2 telecom`, `examples.guessing`."""
+        return label_of(self.name, self.domain)
+
+    @property
     def call_timeout_s(self) -> float:
         """Longest that a call of an environment may take, with what its user's model may need for one message."""
         waiting = self.user.timeout_s * (self.user.retries + 1) if self.user.kind == "llm" else 0.0
         return self.step_timeout_s + waiting
+
+    @model_validator(mode="before")
+    @classmethod
+    def the_first_domain_is_the_smallest(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("name", TAU2) == TAU2 and values.get("domain") is None:
+            return values | {"domain": "mock"}
+        return values
 
     @model_validator(mode="after")
     def every_process_may_ask_the_users_model(self) -> "EnvironmentConfig":

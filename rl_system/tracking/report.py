@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from rl_system.config.environment import TAU2, label_of
 from rl_system.tracking.charts import CHARTS, Chart
 from rl_system.tracking.history import History, read_history
 from rl_system.tracking.names import describe
@@ -85,9 +86,9 @@ def _what(config: dict[str, Any]) -> str:
     def get(section: str, key: str) -> Any:
         return config.get(section, {}).get(key)
 
-    keys = [("model", "path"), ("environment", "domain"), ("algorithm", "advantage"), ("algorithm", "objective")]
-    words = [get(section, key) for section, key in keys]
-    return " · ".join(str(word) for word in words if word is not None)
+    environment = label_of(get("environment", "name") or TAU2, get("environment", "domain"))
+    words = [get("model", "path"), environment, get("algorithm", "advantage"), get("algorithm", "objective")]
+    return " · ".join(str(word) for word in words if word)
 
 
 def _tiles(summary: dict[str, str]) -> str:

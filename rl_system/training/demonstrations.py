@@ -33,9 +33,10 @@ def demonstration_sequences(config: RunConfig, tokenizer: PreTrainedTokenizerBas
     solved = [sequences_of(episode) for episode in episodes if episode.reward >= SOLVED]
     if not solved:
         reached = ", ".join(sorted({str(episode.ended) for episode in episodes}))
+        failed = next((f"; the first that failed: {each.failure.what}" for each in episodes if each.failure), "")
         raise UserError(
-            f"warm_start.enabled: none of the {len(tasks)} tasks of domain {config.environment.domain!r}, split "
-            f"{config.environment.split!r}, has a demonstration that solves it (they ended by: {reached}); choose "
+            f"warm_start.enabled: none of the {len(tasks)} tasks of {config.environment.label}, split "
+            f"{config.environment.split!r}, has a demonstration that solves it (they ended by: {reached}{failed}); choose "
             "tasks with scripted solutions, wider limits (environment.max_turns, rollout.max_episode_tokens), or "
             "switch it off"
         )

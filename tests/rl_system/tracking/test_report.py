@@ -128,3 +128,12 @@ def test_the_report_shows_every_decision_about_the_split_in_its_order_with_its_r
     assert places == sorted(places)
     for word in ("moved", "came to nothing", "request refused", "another split was not worth it"):
         assert word in text[: text.index("Details")]
+
+
+@pytest.mark.parametrize(("name", "heading"), [("tau2", "tau2 mock ·"), ("examples.guessing", "examples.guessing ·")])
+def test_the_heading_tells_the_environment_that_was_trained_on(tmp_path, name, heading):
+    directory = write_run(tmp_path, "run", 2)
+    text = (directory / "config.yaml").read_text()
+    assert "  name: tau2\n" in text
+    (directory / "config.yaml").write_text(text.replace("  name: tau2\n", f"  name: {name}\n"))
+    assert f" · {heading}" in write_report(directory).read_text()

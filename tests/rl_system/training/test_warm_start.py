@@ -10,6 +10,7 @@ from rl_system.training import warm_start
 from rl_system.training.demonstrations import demonstration_sequences
 from rl_system.training.loading import load_tokenizer
 from rl_system.training.warm_start import demonstration_probability, ensure_warm_start, fingerprint
+from tests.envs import breaking
 from tests.models import save_tiny_chat_model
 from tests.rl_system.training.conftest import make_batch
 
@@ -112,6 +113,20 @@ def test_demonstrations_are_whole_dialogues_with_only_the_agents_tokens_trained(
 
 
 def test_limits_too_tight_for_any_demonstration_are_one_paragraph(chat_model):
-    with pytest.raises(UserError, match=r"none of the \d+ tasks of domain 'mock'.*max_turns.*environment\.max_turns"):
+    with pytest.raises(UserError, match=r"none of the \d+ tasks of tau2 mock, split.*max_turns.*environment\.max_turns"):
         tight = make_config(chat_model, **{"environment.max_turns": 1})
         demonstration_sequences(tight, load_tokenizer(tight.model))
+
+
+@pytest.mark.parametrize(
+    ("tasks", "told"),
+    [
+        ("step raises", r"failed; the first that failed: step raised KeyError: 'missing' \(tests/envs/breaking.py, line \d+"),
+        ("demonstration empty", "failed; the first that failed: the demonstration is empty"),
+    ],
+)
+def test_an_environment_whose_demonstrations_fail_is_named_with_the_reason(chat_model, tasks, told):
+    keys = {"environment.name": breaking.__name__, "environment.split": tasks, "environment.processes": 0}
+    with pytest.raises(UserError, match=rf"none of the 1 tasks of tests\.envs\.breaking, split '{tasks}'.*{told}"):
+        config = make_config(chat_model, **keys)
+        demonstration_sequences(config, load_tokenizer(config.model))
