@@ -22,6 +22,7 @@ from rl_system.algorithms.group_race import GroupRace
 from rl_system.algorithms.task_sampler import TaskSampler
 from rl_system.allocation.ledger import StartedGroup
 from rl_system.chat.agent import Limits, run_episode
+from rl_system.chat.clock import EpisodeClock
 from rl_system.chat.renderer import Renderer
 from rl_system.config.run import RunConfig
 from rl_system.records import Ending, Episode, Task
@@ -61,7 +62,9 @@ class EnvironmentPool:
         if sampler_state is not None:
             self.sampler.restore(sampler_state)
         self._levels_changed = asyncio.Event()
-        self.turns = TurnRouting(config.rollout.request_timeout_s, self._levels_changed.set)
+        # A worker that broke is replaced: as long as that may take, and the weights after it.
+        patience_s = config.allocation.start_timeout_s + config.weights.timeout_s
+        self.turns = TurnRouting(patience_s, self._levels_changed.set)
         self.under_way: dict[int, Task] = {}
         """Tasks of the groups that are running, by group."""
         self._slots = asyncio.Semaphore(config.environment.concurrency)
@@ -136,6 +139,7 @@ class EnvironmentPool:
         return {
             "rollout/cancelled_episodes": float(cancelled),
             "rollout/environment_failures": float(self.failures.watch.failures),
+            "rollout/slow_turns": float(self.turns.slow_turns),
             "rollout/environments_abandoned": float(hosted["environments_abandoned"]),
             "rollout/environment_processes_replaced": float(hosted["processes_replaced"]),
         } | self.sampler.metrics()
@@ -184,15 +188,19 @@ class EnvironmentPool:
             try:
                 for _ in range(EPISODE_ATTEMPTS):
                     seeds = turn_seeds(self.config.seed, *key) if self.config.deterministic else itertools.repeat(None)
+                    clock = EpisodeClock()
                     with self.failures.playing(task) as over:
                         episode = await run_episode(
                             task,
                             group_id,
                             index,
                             self.host.environment(task),
-                            lambda ids, most, seeds=seeds: self.turns.generate(key, ids, most, temperature, next(seeds)),
+                            lambda ids, most, seeds=seeds, clock=clock: self.turns.generate(
+                                key, ids, most, temperature, next(seeds), clock.stopped
+                            ),
                             self.renderer,
                             self.limits,
+                            clock,
                         )
                         over(episode)
                     if episode.ended is not Ending.FAILED:

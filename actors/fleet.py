@@ -1,8 +1,9 @@
 """The rollout workers of a run: given new weights together, replaced one by one when they break, and ended when their
 accelerator is wanted elsewhere.
 
-Invariant: a worker that turns are sent to serves the newest weights that `push` was given; one that is started while
-weights travel is not shown to the environment pool before it has them.
+Invariants: a worker that turns are sent to serves the newest weights that `push` was given; one that is started while
+weights travel is not shown to the environment pool before it has them. A worker is replaced because it is gone, says itself
+that its engine is, or gives no sign of life for too long; never because an answer is slow.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from pathlib import Path
 import numpy as np
 import ray
 from ray.actor import ActorHandle
-from ray.exceptions import GetTimeoutError, RayActorError, RayError
 
+from actors.answers import FAILED, Gone, NoAnswer, answer_to
 from actors.cluster import Accelerators
-from actors.engine.errors import EngineBroken
+from actors.engine.errors import RequestFailed
 from actors.rollout_worker import RolloutWorker
 from actors.side import SideFailed, last_line
+from rl_system.allocation.heartbeat import Heartbeat
 from rl_system.allocation.switch import Side
 from rl_system.config.run import RunConfig
 from rl_system.records import Weights
@@ -29,17 +31,21 @@ logger = logging.getLogger(__name__)
 
 HEARTBEAT_S = 10.0
 HEARTBEAT_TIMEOUT_S = 120.0
-"""A worker whose event loop does not answer for this long counts as broken. Longer than any pause of a weight update."""
+"""A worker that gives no sign of life for this long counts as broken. Its event loop waits for nothing: neither for steps of
+the engine, nor for requests, nor for a weight update."""
 CLOSE_TIMEOUT_S = 30.0
+LOOK_INTERVAL_S = 1.0
+"""Before a worker is asked again for a sign of life that it did not give at once."""
 NODE_DEATH_LOOKS, NODE_DEATH_INTERVAL_S = 10, 1.0
 """How often to look whether a worker that broke did so with its node, with `allocation.elastic`."""
+SCORE_LIMIT_S = 60.0
+"""Longest to wait for a score; a measurement is not worth holding up the run."""
+PUSH_ATTEMPTS = 3
+"""Times that weights are given to a worker that lives and whose answer was lost."""
 NO_UPDATE = {"seconds": 0.0, "paused_s": 0.0, "bytes": 0.0}
 """Report of an update that did not take place."""
 
-BROKEN = (RayActorError, EngineBroken, TimeoutError, GetTimeoutError)
-"""What a worker that was healthy raises when it no longer is."""
-FAILED = (RayError, TimeoutError)
-"""What a new one raises that does not come up, for whatever reason."""
+BROKEN = (Gone, NoAnswer)
 
 
 class RolloutFleet:
@@ -69,6 +75,8 @@ class RolloutFleet:
         """The last statistics of every worker there ever was: what one that is gone had done still counts."""
         self._starting: dict[int, ActorHandle] = {}
         self._leaving: set[ActorHandle] = set()
+        self._looked_at: set[ActorHandle] = set()
+        """Workers that owe a sign of life."""
         self._pushing = asyncio.Lock()
         self._replacing = asyncio.Lock()
         self._closing = False
@@ -115,8 +123,8 @@ class RolloutFleet:
                 return  # it was given up with its node
             self._leaving.add(worker)
             try:
-                await asyncio.wait_for(self.pool.vacate.remote(device), limit)
-                self._reports[worker] = await asyncio.wait_for(worker.statistics.remote(), limit)
+                await answer_to(self.pool.vacate.remote(device), limit)
+                self._reports[worker] = await answer_to(worker.statistics.remote(), limit)
             except BROKEN as error:
                 logger.warning("rollout worker %d did not hand over its turns: %s", device, last_line(error))
             await self._announce()
@@ -144,14 +152,29 @@ class RolloutFleet:
             if self._weights is not None:
                 self._weights = weights
 
-    async def prompt_logprobs(self, token_ids: np.ndarray) -> np.ndarray:
-        """Of the worker that was there first and leaves last; see `RolloutWorker.prompt_logprobs`."""
-        return await next(iter(self.workers.values())).prompt_logprobs.remote(token_ids)
+    async def prompt_logprobs(self, token_ids: np.ndarray) -> list[np.ndarray]:
+        """What each worker that answers in time says of `token_ids`; see `RolloutWorker.prompt_logprobs`."""
+        asked = {device: worker.prompt_logprobs.remote(token_ids) for device, worker in self.workers.items()}
+        answers = await asyncio.gather(
+            *(answer_to(call, SCORE_LIMIT_S) for call in asked.values()), return_exceptions=True
+        )
+        scores = []
+        for (device, call), answer in zip(asked.items(), answers, strict=True):
+            if isinstance(answer, NoAnswer):
+                ray.cancel(call)  # takes it out of the engine
+            if isinstance(answer, (*BROKEN, RequestFailed)):
+                logger.warning("rollout worker %d was not compared with the trainer: %s", device, last_line(answer))
+            elif isinstance(answer, BaseException):
+                raise answer
+            else:
+                scores.append(answer)
+        return scores
 
     async def totals(self) -> dict[str, float]:
         """Sums over all workers there were of `RolloutWorker.statistics`, since the start of the run."""
         workers = list(self.workers.values())
-        reports = await asyncio.gather(*(worker.statistics.remote() for worker in workers), return_exceptions=True)
+        calls = [answer_to(worker.statistics.remote(), HEARTBEAT_TIMEOUT_S) for worker in workers]
+        reports = await asyncio.gather(*calls, return_exceptions=True)
         for worker, report in zip(workers, reports, strict=True):
             if isinstance(report, BROKEN):
                 continue  # it is replaced by whoever looks after that; its last report stays
@@ -165,14 +188,18 @@ class RolloutFleet:
         return sums
 
     async def watch(self) -> None:
-        """Replace workers that die between updates. Runs until cancelled."""
-        while True:
-            await asyncio.sleep(HEARTBEAT_S)
-            for device, worker in list(self.workers.items()):
-                try:
-                    await asyncio.wait_for(worker.ready.remote(), HEARTBEAT_TIMEOUT_S)
-                except BROKEN as error:
-                    await self._replace(device, worker, error)
+        """Replace workers that die between updates, and have those in use again that live after all. Runs until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as looks:
+                while True:
+                    await asyncio.sleep(HEARTBEAT_S)
+                    if not self._looked_at:  # all answered
+                        await self._announce()
+                    for device, worker in self.workers.items():
+                        if worker not in self._looked_at:
+                            looks.create_task(self._look_after(device, worker))
+        except* Exception as errors:
+            raise errors.exceptions[0] from errors
 
     async def close(self) -> None:
         self._closing = True  # a worker that breaks because it is closed is not replaced
@@ -193,6 +220,12 @@ class RolloutFleet:
     async def _ready(self, worker: ActorHandle) -> None:
         await asyncio.wait_for(worker.ready.remote(), self.config.allocation.start_timeout_s)
 
+    async def _look_after(self, device: int, worker: ActorHandle) -> None:
+        self._looked_at.add(worker)
+        if (fault := await self._fault_of(worker)) is not None:
+            await self._replace(device, worker, fault)
+        self._looked_at.discard(worker)
+
     async def _announce(self) -> None:
         await self.pool.set_workers.remote(self.workers)
 
@@ -205,37 +238,60 @@ class RolloutFleet:
 
     async def _push(self, device: int, weights: Weights) -> dict[str, float]:
         worker = self.workers[device]
-        try:
-            return (await self._give(weights, [worker]))[0]
-        except BROKEN as error:
-            return await self._replace(device, worker, error)
+        fault: BaseException | None = None
+        for _ in range(PUSH_ATTEMPTS):
+            try:
+                return (await self._give(weights, [worker]))[0]
+            except BROKEN as error:
+                fault = error if isinstance(error, Gone) else await self._fault_of(worker)
+                if fault is not None:
+                    break
+                fault = error  # it lives, and may serve the weights or not: it is given them again
+        return await self._replace(device, worker, fault)
 
     async def _push_together(self, weights: Weights) -> list[dict[str, float]]:
         """As `_push` to all workers, of weights that are broadcast. One broadcast may fail, if only because of workers."""
         try:
             return await self._give(weights, list(self.workers.values()))
         except FAILED as error:
-            broken = [(device, worker) for device, worker in self.workers.items() if not await self._is_whole(worker)]
+            broken = [
+                (device, worker) for device, worker in self.workers.items() if await self._fault_of(worker) is not None
+            ]
             if not broken:
                 raise
             for device, worker in broken:
                 await self._replace(device, worker, error)
         return await self._give(weights, list(self.workers.values()))
 
-    async def _is_whole(self, worker: ActorHandle) -> bool:
-        try:
-            await asyncio.wait_for(worker.ready.remote(), HEARTBEAT_TIMEOUT_S)
-        except BROKEN:
-            return False
-        return True
+    async def _fault_of(self, worker: ActorHandle) -> BaseException | None:
+        """Why `worker` is of no further use; None where it gives a sign of life within `HEARTBEAT_TIMEOUT_S`."""
+        heartbeat = Heartbeat(HEARTBEAT_TIMEOUT_S)
+        while True:
+            try:
+                await answer_to(worker.ready.remote(), HEARTBEAT_TIMEOUT_S)
+            except Gone as error:
+                return error
+            except NoAnswer as error:
+                if heartbeat.stopped:
+                    return error
+                await asyncio.sleep(LOOK_INTERVAL_S)
+            else:
+                return None
 
     async def _give(self, weights: Weights, workers: list[ActorHandle]) -> list[dict[str, float]]:
         """Have `workers` serve `weights`, or newer ones where they are broadcast. Their reports."""
-        if weights.sender is None:
-            calls = asyncio.gather(*(worker.update_weights.remote(weights) for worker in workers))
-        else:
-            calls = weights.sender.broadcast.remote(workers)
-        return await asyncio.wait_for(calls, self.config.weights.timeout_s)
+        if weights.sender is not None:
+            return await asyncio.wait_for(weights.sender.broadcast.remote(workers), self.config.weights.timeout_s)
+        return await asyncio.gather(*(self._update(worker, weights) for worker in workers))
+
+    async def _update(self, worker: ActorHandle, weights: Weights) -> dict[str, float]:
+        """However long it takes, as long as `worker` lives: what has a limit is its engine's part."""
+        update = asyncio.ensure_future(answer_to(worker.update_weights.remote(weights)))
+        while not (await asyncio.wait({update}, timeout=HEARTBEAT_S))[0]:
+            if (fault := await self._fault_of(worker)) is not None:
+                update.cancel()
+                raise fault
+        return update.result()
 
     async def _replace(self, device: int, worker: ActorHandle, error: BaseException) -> dict[str, float]:
         """Put a new worker with the newest weights in the place of a broken one; a second break in a row is an error."""

@@ -33,8 +33,11 @@ class RolloutWorker:
         self._session = EngineSession(Path(model_directory), config, version, index)
 
     async def ready(self) -> int:
-        """Return the policy version once the engine serves it. Raises EngineBroken from when it no longer can."""
+        """Return the policy version once the engine serves it: the worker's heartbeat, where it is asked every now and
+        then. Raises EngineBroken from when it no longer can.
+        """
         await self._session.label()
+        self._session.require_alive()
         return self._session.version
 
     async def generate(
@@ -49,15 +52,16 @@ class RolloutWorker:
 
         temperature: that of the configuration where None; 0 takes the likeliest token. prefix: a turn on this prompt
         that another worker handed over, to be ended here; its tokens count. seed: of the response's random numbers, the
-        same for a prefix and its rest; None: whatever comes next. Raises PromptTooLong, EngineBroken.
-        Cancelling the call takes the request out of the engine.
+        same for a prefix and its rest; None: whatever comes next. Raises PromptTooLong, RequestFailed, EngineBroken.
+        Cancelling the call takes the request out of the engine. A turn on which the engine works for longer than
+        `rollout.request_timeout_s` comes back as it stands, with finish reason `handover.OVERDUE`.
         """
         if temperature is None:
             temperature = self._config.rollout.sampling.temperature
         return await self._session.generate(prompt_ids, max_new_tokens, temperature, prefix, seed)
 
     async def hand_over(self) -> int:
-        """End all requests where they are, for another worker to go on with. Returns how many.
+        """End all turns where they are, for another worker to go on with. Returns how many.
 
         Call it when no new ones are sent here any more. The turns come back with finish reason `handover.ABORTED`.
         """

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 import ray
-from ray.exceptions import RayActorError
 
+from actors.answers import Gone, NoAnswer, answer_to
 from actors.cluster import Accelerators
 from actors.controller import Controller
 from actors.dispatcher import DispatchedBatch, Dispatcher
@@ -196,7 +196,8 @@ class Run:
         """Copy the new parameters out of the trainer; they travel to the rollout workers beside the next step."""
         await self._pushed()
         probe = probe_of(await self._updated_on.whole)
-        expected = await self.trainers.logprobs(probe)
+        # Engines score at temperature 1, whatever they sample at.
+        expected = await self.trainers.logprobs(probe, 1.0)
         weights = await self.trainers.publish()
         self._pushing = asyncio.create_task(self._push(weights, probe, expected))
         self.background.add(self._pushing)
@@ -284,8 +285,8 @@ class Run:
 
     async def _close_pool(self) -> None:
         try:
-            await asyncio.wait_for(self.pool.close.remote(), CLOSE_TIMEOUT_S)
-        except (TimeoutError, RayActorError) as error:
+            await answer_to(self.pool.close.remote(), CLOSE_TIMEOUT_S)
+        except (Gone, NoAnswer) as error:
             logger.warning("the environment pool did not close: %s", last_line(error))
 
     # -- pieces ----------------------------------------------------------------------------------------------------
@@ -322,14 +323,15 @@ class Run:
         report = await self.fleet.push(weights)
         self.fleet.model_directory = self.started_from
         await self.controller.serve.remote(weights.version)
-        scored = await self.fleet.prompt_logprobs(probe.token_ids)
-        gap = np.abs(scored - expected)[probe.trained]
         self._push_metrics = {
             "time/publish_s": time.monotonic() - began,
             "time/publish_paused_s": report["paused_s"],
             "perf/published_mib": report["bytes"] / MIB,
-            "rollout/logprob_gap": float(gap.max()),
         }
+        scores = await self.fleet.prompt_logprobs(probe.token_ids)
+        gaps = [np.abs(scored - expected)[probe.trained].max() for scored in scores]
+        if gaps:
+            self._push_metrics["rollout/logprob_gap"] = float(max(gaps))
 
     async def _renew_weights(self) -> None:
         """Weights are gone with the trainer that published them: have those that stay hold the same ones."""

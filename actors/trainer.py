@@ -170,9 +170,9 @@ class Trainer:
         self._broadcast = sender  # one that failed is not used again
         return reports
 
-    def logprobs(self, batch: TrainBatch) -> np.ndarray:
-        """Logprobs [sequence_tokens] of the batch's trained tokens under the current parameters, 0 elsewhere."""
-        return self.learner.logprobs(batch)
+    def logprobs(self, batch: TrainBatch, temperature: float | None = None) -> np.ndarray:
+        """See `Learner.logprobs`."""
+        return self.learner.logprobs(batch, temperature)
 
     def cost_model(self) -> CostModel:
         """What the executor has learnt about its own speed; what it began with where no choice may hang on the clock."""

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import ray
 from ray.actor import ActorHandle
-from ray.exceptions import RayError
 
+from actors.answers import FAILED, NoAnswer, answer_to
 from actors.cluster import Accelerators
 from actors.side import SideFailed, last_line
 from actors.trainer import Trainer
@@ -32,7 +32,6 @@ logger = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S = 5.0
 """A trainer in the middle of an update does not answer; what it would still do is of no use to anybody."""
-FAILED = (RayError, TimeoutError)
 
 
 class TrainerGroup:
@@ -158,8 +157,9 @@ class TrainerGroup:
     async def publish(self) -> Weights:
         return await self._first_copy("publish")
 
-    async def logprobs(self, batch: TrainBatch) -> np.ndarray:
-        return await self._first_copy("logprobs", batch)
+    async def logprobs(self, batch: TrainBatch, temperature: float | None = None) -> np.ndarray:
+        """See `Learner.logprobs`."""
+        return await self._first_copy("logprobs", batch, temperature)
 
     async def cost_model(self) -> CostModel:
         return await self.ranks[0].cost_model.remote()
@@ -188,10 +188,10 @@ class TrainerGroup:
 
     async def _end(self, rank: ActorHandle) -> None:
         try:
-            await asyncio.wait_for(rank.close.remote(), CLOSE_TIMEOUT_S)
-        except TimeoutError:
+            await answer_to(rank.close.remote(), CLOSE_TIMEOUT_S)
+        except NoAnswer:
             logger.info("a trainer was busy when it was closed")
-        except RayError as error:
+        except FAILED as error:
             logger.warning("a trainer did not close: %s", last_line(error))
         ray.kill(rank)
 

@@ -27,6 +27,7 @@ from envs.host import EnvironmentHost
 from envs.protocol import AsyncEnvironment
 from envs.registry import list_tasks
 from launch.command import Parser, number, run_command, whole
+from rl_system.allocation.handover import OVERDUE
 from rl_system.chat.agent import Limits, run_episode
 from rl_system.chat.renderer import Renderer
 from rl_system.chat.scripted import doing_nothing, gold, play_script
@@ -163,7 +164,10 @@ async def model_policy(config: RunConfig, temperature: float) -> AsyncIterator[P
         await session.label()
 
         async def generate(prompt_ids: np.ndarray, max_new_tokens: int) -> Turn:
-            return await session.generate(prompt_ids, max_new_tokens, temperature)
+            turn = await session.generate(prompt_ids, max_new_tokens, temperature)
+            while turn.finish_reason == OVERDUE:  # there is no other engine: this one goes on
+                turn = await session.generate(prompt_ids, max_new_tokens, temperature, turn)
+            return turn
 
         yield lambda task, number, trial, environment: run_episode(
             task, number, trial, environment, generate, renderer, limits

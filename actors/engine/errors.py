@@ -5,6 +5,10 @@ class PromptTooLong(ValueError):
     """The request does not fit the model's context. The engine never saw it; the episode ends as MAX_TOKENS."""
 
 
+class RequestFailed(RuntimeError):
+    """The engine could not carry out this one request, and goes on with the others: try it again, elsewhere if possible."""
+
+
 class WeightsRejected(RuntimeError):
     """An update was refused before the engine was touched: the worker serves its old version as before."""
 

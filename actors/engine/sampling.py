@@ -9,12 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from vllm import RequestOutput, SamplingParams
-from vllm.outputs import CompletionOutput
+from vllm import SamplingParams
 from vllm.sampling_params import RequestOutputKind
 
+from actors.engine.requests import Answer
 from actors.engine.versions import versions_of
+from rl_system.allocation.handover import ABORTED, OVERDUE
 from rl_system.records import Turn
+
+
+FIRST_AND_LAST = 1 << 30
+"""Tokens between two outputs of a request: there is one with the first token, and one with all others at the end."""
 
 
 def sampling_parameters(
@@ -33,7 +38,8 @@ def sampling_parameters(
         logprobs=0,
         flat_logprobs=True,
         detokenize=False,
-        output_kind=RequestOutputKind.FINAL_ONLY,
+        output_kind=RequestOutputKind.DELTA,
+        stream_interval=FIRST_AND_LAST,
     )
 
 
@@ -50,20 +56,24 @@ def scoring_parameters() -> SamplingParams:
     )
 
 
-def turn_of(prompt_ids: np.ndarray, output: CompletionOutput) -> Turn:
+def turn_of(prompt_ids: np.ndarray, answer: Answer) -> Turn:
     """The finished sample as a record. The stop token, where there is one, is the last token of the response."""
-    response = np.asarray(output.token_ids, np.int32)
+    samples = [part.outputs[0] for part in answer.parts]
+    response = np.array([token for sample in samples for token in sample.token_ids], np.int32)
+    logprobs = [logprob for sample in samples for logprob in sample.logprobs.logprobs]
+    reason = str(samples[-1].finish_reason)
     return Turn(
         prompt_ids=prompt_ids,
         response_ids=response,
-        logprobs=np.asarray(output.logprobs.logprobs, np.float32),
-        versions=versions_of(output.weight_versions, len(response)),
-        finish_reason=str(output.finish_reason),
+        logprobs=np.array(logprobs, np.float32),
+        versions=versions_of(samples[-1].weight_versions, len(response)),
+        finish_reason=OVERDUE if reason == ABORTED and answer.overdue else reason,
     )
 
 
-def prompt_logprobs_of(output: RequestOutput) -> np.ndarray:
+def prompt_logprobs_of(answer: Answer) -> np.ndarray:
     """float32 [prompt]: logprob of each prompt token given those before it, 0 at position 0."""
+    (output,) = answer.parts
     reported = output.prompt_logprobs
     logprobs = np.zeros(len(output.prompt_token_ids), np.float32)
     # Position 0 has no entry; every other position reports its own token first.

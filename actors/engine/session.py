@@ -8,7 +8,6 @@ everything.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import time
 import zlib
 from collections.abc import Awaitable, Coroutine, Mapping, Sequence
@@ -17,15 +16,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from vllm import RequestOutput, SamplingParams, TokensPrompt
+from vllm import SamplingParams
 from vllm.distributed.weight_transfer.base import WeightTransferInitRequest
-from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
+from vllm.v1.engine.exceptions import EngineDeadError
 
 from actors.engine.cache_size import require_cache
 from actors.engine.construction import engine_seed, make_engine
-from actors.engine.errors import EngineBroken, PromptTooLong
+from actors.engine.errors import EngineBroken, PromptTooLong, RequestFailed
 from actors.engine.gauge import SchedulerGauge
 from actors.engine.held_weights import Chunk, HeldWeights
+from actors.engine.pulse import EnginePulse
+from actors.engine.requests import Answer, EngineRequests
 from actors.engine.run_memory import claim_shared_memory, leave_run_directory, run_directory
 from actors.engine.sampling import (
     prompt_logprobs_of,
@@ -69,15 +70,16 @@ class EngineSession:
         self._stop_ids = stop_token_ids(model_directory)
         self._gauge = SchedulerGauge()
         self._engine = make_engine(model_directory, config, engine_seed(config.seed, index, version), self._gauge)
-        self._request_ids = itertools.count()
         self._labelled = False
         self._update_lock = asyncio.Lock()
         self._broadcast_began: float | None = None
         self._bytes = sum(path.stat().st_size for path in parameter_files(model_directory))
         """Of all parameters, as they come by broadcast."""
-        self._requests: dict[str, asyncio.Future[RequestOutput]] = {}
-        self._broken: Exception | None = None
         self.usage = EngineUsage()
+        slowest = config.rollout.request_timeout_s
+        self._requests = EngineRequests(self._engine, slowest, self.usage)
+        self._pulse = EnginePulse(self._engine, slowest)
+        self._broken: Exception | None = None
         claim_shared_memory(self._shared_memory, config.weights.timeout_s)
 
     async def label(self) -> None:
@@ -90,6 +92,19 @@ class EngineSession:
                 await self._engine.update_weight_version(str(self.version))
                 self._labelled = True
 
+    def require_alive(self) -> None:
+        """Raises EngineBroken where the engine died or hangs. Meant to be called every now and then: each call asks the
+        engine, and looks whether it still owes an answer to an earlier one.
+        """
+        self._require_whole()
+        if self._update_lock.locked():
+            return  # it answers after the update, which has a limit of its own
+        try:
+            self._pulse.feel()
+        except EngineBroken as failure:
+            self._break(failure)
+            raise
+
     async def generate(
         self,
         prompt_ids: np.ndarray,
@@ -100,7 +115,8 @@ class EngineSession:
     ) -> Turn:
         """Sample one response, or the rest of `prefix`, which counts towards `max_new_tokens`. seed: of the whole response.
 
-        Raises PromptTooLong, EngineBroken. Cancelling it takes the request out of the engine.
+        A turn on which the engine works for longer than `rollout.request_timeout_s` comes back as it stands, OVERDUE.
+        Raises PromptTooLong, RequestFailed, EngineBroken. Cancelling it takes the request out of the engine.
         """
         if prefix is None:
             return await self._sample(prompt_ids, max_new_tokens, temperature, seed)
@@ -112,15 +128,13 @@ class EngineSession:
         return join_turns(prefix, await self._sample(tokens_so_far(prefix), left, temperature, seed))
 
     async def hand_over(self) -> int:
-        """End all requests where they are: their turns come back as they stand, ABORTED. Returns how many."""
-        in_flight = list(self._requests)
-        await self._engine.abort(in_flight)
-        return len(in_flight)
+        """End all turns where they are: they come back as they stand, ABORTED. Returns how many."""
+        return await self._requests.hand_over()
 
     async def prompt_logprobs(self, token_ids: np.ndarray) -> np.ndarray:
         """float32 [tokens]: the engine's logprob of each token given those before it, at temperature 1; 0 at 0."""
         self._require_fit(len(token_ids), 1)
-        return prompt_logprobs_of(await self._request(token_ids, scoring_parameters()))
+        return prompt_logprobs_of(await self._request(token_ids, scoring_parameters(), turn=False))
 
     async def load_chunks(self, chunks: Sequence[WeightChunk], version: int, checksum: str) -> dict[str, float]:
         """Swap to the arrays of `chunks`, the whole model, through a file in shared memory with those that are new here."""
@@ -195,6 +209,7 @@ class EngineSession:
     async def close(self) -> None:
         """Stop the engine and fail what is still in it. Idempotent."""
         self._break(EngineBroken("the rollout worker was closed"))
+        self._pulse.close()
         await asyncio.to_thread(self._engine.shutdown)
         await asyncio.to_thread(leave_run_directory, self._shared_memory, self._config.weights.timeout_s)
 
@@ -203,8 +218,7 @@ class EngineSession:
         parameters = sampling_parameters(
             temperature=temperature, max_new_tokens=max_new_tokens, stop_ids=self._stop_ids, seed=seed
         )
-        output = await self._request(prompt_ids, parameters)
-        return turn_of(np.asarray(prompt_ids, np.int32), output.outputs[0])
+        return turn_of(np.asarray(prompt_ids, np.int32), await self._request(prompt_ids, parameters, turn=True))
 
     async def _swap_to(self, arrays: Chunk, name: str, version: int, started: float) -> dict[str, float]:
         """name: of the file, the same for workers that need the same arrays."""
@@ -244,42 +258,17 @@ class EngineSession:
         self.usage.updated(seconds=now - started, paused=now - paused)
         return {"version": version, "seconds": now - started, "paused_s": now - paused}
 
-    async def _request(self, token_ids: np.ndarray, parameters: SamplingParams) -> RequestOutput:
+    async def _request(self, token_ids: np.ndarray, parameters: SamplingParams, *, turn: bool) -> Answer:
         self._require_whole()
         await self.label()
-        request_id = str(next(self._request_ids))
-        request = asyncio.ensure_future(self._run(token_ids, parameters, request_id))
-        self._requests[request_id] = request
-        self.usage.request_started()
         try:
-            async with asyncio.timeout(self._config.rollout.request_timeout_s):
-                output = await request
-        except asyncio.CancelledError:
-            request.cancel()
+            return await self._requests.run(token_ids, parameters, turn=turn)
+        except (asyncio.CancelledError, RequestFailed):
             self._require_whole()
             raise
-        except TimeoutError:
-            limit = self._config.rollout.request_timeout_s
-            self._break(EngineBroken(f"a request took over rollout.request_timeout_s {limit} s"))
-            raise self._broken from None
-        except (EngineDeadError, EngineGenerateError) as failure:
+        except EngineDeadError as failure:
             self._break(EngineBroken(f"the engine failed: {failure!r}"))
             raise self._broken from failure
-        finally:
-            del self._requests[request_id]
-            self.usage.request_ended()
-        self.usage.request_finished(
-            prompt_tokens=len(token_ids),
-            cached_prompt_tokens=output.num_cached_tokens or 0,
-            generated_tokens=len(output.outputs[0].token_ids),
-        )
-        return output
-
-    async def _run(self, token_ids: np.ndarray, parameters: SamplingParams, request_id: str) -> RequestOutput:
-        prompt = TokensPrompt(prompt_token_ids=np.asarray(token_ids).tolist())
-        async for output in self._engine.generate(prompt, parameters, request_id):
-            last = output
-        return last
 
     def _require_fit(self, prompt: int, new: int) -> None:
         limit = self._config.model.max_model_len
@@ -296,8 +285,7 @@ class EngineSession:
 
     def _break(self, reason: Exception) -> None:
         self._broken = self._broken or reason
-        for request in self._requests.values():
-            request.cancel()
+        self._requests.cancel_all()
 
 
 async def _value_of(chunk: Chunk | Awaitable[Chunk]) -> Chunk:

@@ -1,6 +1,7 @@
 """A response that one worker began and another one ends.
 
-A worker that has to give up its accelerator hands over what it is generating: each turn as far as it came. The tokens
+A worker that has to give up its accelerator hands over what it is generating: each turn as far as it came. So does one
+that takes too long for a turn. The tokens
 that are there keep their logprobs and policy versions; the next worker computes their keys and values again and goes
 on from them.
 
@@ -17,6 +18,8 @@ from rl_system.records import Turn
 
 ABORTED = "abort"
 """Finish reason of a turn that was handed over: to be resumed, never trained on as it is."""
+OVERDUE = "overdue"
+"""The same, of a turn for which its worker took too long: better resumed by another one."""
 
 
 def tokens_so_far(turn: Turn) -> np.ndarray:

@@ -1,7 +1,7 @@
 """Which worker serves which episode.
 
 Owns the routes from episodes to workers; it makes no call itself. An episode keeps to its worker, whose prefix cache
-holds its earlier turns, for as long as that worker is healthy. Load is counted in episodes and not in requests: an
+holds its earlier turns, for as long as that worker is healthy and gets its turns done. Load is counted in episodes and not in requests: an
 episode that waits for its environment now is a request a moment later.
 
 Invariants: no route leads to a worker that was removed. The same events in the same order give the same routes: ties go
@@ -44,10 +44,16 @@ class Router:
         if worker is None:
             if not self._episodes:
                 raise NoHealthyWorker("no rollout worker is healthy")
-            worker = min(self._episodes, key=lambda each: (self.load(each), each))
-            self._routes[episode] = worker
-            self._episodes[worker].add(episode)
+            worker = self._route(episode, self._episodes)
         return worker
+
+    def move(self, episode: Hashable) -> None:
+        """Have the next turn of `episode` go to another worker than its own, the least loaded, where there is another."""
+        own = self._routes.get(episode)
+        others = [worker for worker in self._episodes if worker != own]
+        if own is not None and others:
+            self.release(episode)
+            self._route(episode, others)
 
     def release(self, episode: Hashable) -> None:
         """`episode` is over: it loads no worker any more. Unknown episodes are ignored."""
@@ -58,3 +64,9 @@ class Router:
     def load(self, worker: int) -> int:
         """Episodes that sample from `worker`."""
         return len(self._episodes[worker])
+
+    def _route(self, episode: Hashable, workers: Iterable[int]) -> int:
+        worker = min(workers, key=lambda each: (self.load(each), each))
+        self._routes[episode] = worker
+        self._episodes[worker].add(episode)
+        return worker

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from envs.protocol import Action, AsyncEnvironment, EnvironmentFailed, Message, Observation, Score, ToolCall
+from rl_system.chat.clock import EpisodeClock
 from rl_system.chat.renderer import Renderer
 from rl_system.chat.tool_calls import MalformedCall, Response
 from rl_system.config.environment import EnvironmentConfig
@@ -66,9 +67,11 @@ async def run_episode(
     generate: Generate,
     renderer: Renderer,
     limits: Limits,
+    clock: EpisodeClock | None = None,
 ) -> Episode:
-    """Play `task` in `environment`, score it, and close the environment."""
-    play = _Play(environment, generate, renderer, limits)
+    """Play `task` in `environment`, score it, and close the environment. clock: what `limits.timeout_s` is measured on, for
+    a `generate` that stops it at times."""
+    play = _Play(environment, generate, renderer, limits, clock or EpisodeClock())
     start, failure = time.perf_counter(), None
     try:
         ended = await play.until_end()
@@ -110,13 +113,14 @@ class _Play:
     generate: Generate
     renderer: Renderer
     limits: Limits
+    clock: EpisodeClock
     turns: list[Turn] = field(default_factory=list)
     transcript: list[Message] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     timings: dict[str, float] = field(default_factory=lambda: {"generate": 0.0, "environment": 0.0})
 
     async def until_end(self) -> Ending:
-        scope = asyncio.timeout(self.limits.timeout_s)
+        scope = self.clock.limit(self.limits.timeout_s)
         try:
             async with scope:
                 return await self._turns()

@@ -39,7 +39,9 @@ class RolloutConfig(Section):
     max_episode_tokens: int = Field(2048, ge=1)
     """Sampled tokens of one episode."""
     request_timeout_s: float = Field(300.0, gt=0)
-    """Longest that one turn may take in the engine before its worker counts as unhealthy."""
+    """Longest that an engine may work on one turn, from its first token on; waiting in the engine's queue does not count. One
+    that takes longer is taken out and goes on from its tokens, on another worker where there is one; after three times its
+    episode fails. The worker stays: whether it lives is judged by its heartbeat."""
     max_drops_in_a_row: int = Field(200, ge=1)
     """Groups that may be dropped in a row (no signal, or failed) before the run gives up."""
     stall_timeout_s: float = Field(1800.0, gt=0)

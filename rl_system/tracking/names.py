@@ -89,6 +89,8 @@ METRICS: dict[str, str] = {
     "rollout/environment_processes_replaced": "Worker processes of environments replaced so far.",
     "rollout/cancelled_episodes": "Episodes cancelled since the step before: rollout.over_sample's stragglers, and "
     "members of groups that could not be completed.",
+    "rollout/slow_turns": "Times so far that an engine took longer than rollout.request_timeout_s for a turn, which then went "
+    "on elsewhere.",
     "rollout/epoch": "Epochs of the training tasks given out so far, where tasks come in epochs.",
     "rollout/curriculum_seen_share": "Share of the training tasks that the curriculum has an outcome of.",
     "rollout/curriculum_effective_tasks": "Tasks that the next draw is spread over (perplexity). Falling: few "
@@ -96,7 +98,8 @@ METRICS: dict[str, str] = {
     "rollout/curriculum_success_mean": "Mean estimated success rate of the tasks with an outcome, each counted once.",
     "rollout/curriculum_success_next": "Expected success rate of the next task drawn. Near 0.5 the curriculum works.",
     "rollout/ended/*": "Share of episodes that ended so.",
-    "rollout/logprob_gap": "Largest difference of engine's and trainer's logprobs of sampled tokens after an update.",
+    "rollout/logprob_gap": "Largest difference of any engine's and the trainer's logprobs of sampled tokens after an update, "
+    "at temperature 1 on both sides whatever is sampled at.",
     "rollout/prefix_hit_share": "Prompt tokens that the engines found in their prefix cache.",
     "rollout/worker_replacements": "Rollout workers that broke and were replaced so far.",
     "rollout/tool_share": "Share of the running episodes' time spent outside the engines.",

@@ -67,7 +67,7 @@ class Learner(Trained):
             raise ValueError("algorithm.kl_coefficient is set: the learner needs a reference model")
         if needs_critic(algorithm) and critic is None:
             raise ValueError(f"algorithm.advantage is {algorithm.advantage!r}: the learner needs a critic model")
-        self.algorithm, self.updates, self.version = algorithm, updates, version
+        self.algorithm, self.updates, self.version, self.temperature = algorithm, updates, version, temperature
         cure = f"optimizer.learning_rate than {optimizer.learning_rate:g}"
         super().__init__(model, {"": model}, optimizer, ranks or Ranks(), cure)
         self.world = world or self.ranks
@@ -151,9 +151,14 @@ class Learner(Trained):
         """The configured objective for an update of the present policy version."""
         return make_objective(self.algorithm, self.version)
 
-    def logprobs(self, batch: TrainBatch) -> np.ndarray:
-        """Logprobs [sequence_tokens] of the batch's trained tokens under the current parameters, 0 elsewhere."""
-        return self.executor.logprobs(batch)
+    def logprobs(self, batch: TrainBatch, temperature: float | None = None) -> np.ndarray:
+        """Logprobs [sequence_tokens] of the batch's trained tokens under the current parameters, 0 elsewhere.
+
+        temperature: that of sampling where None. At 1 they are what an engine says of a prompt.
+        """
+        if temperature in (None, self.temperature):
+            return self.executor.logprobs(batch)
+        return self._make_executor(self.model, temperature=temperature).logprobs(batch)
 
     def export(self, chunk_bytes: int) -> Iterator[dict[str, np.ndarray]]:
         """The parameters under their Hugging Face names, chunk by chunk; see `export_weights`."""

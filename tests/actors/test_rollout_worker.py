@@ -1,7 +1,9 @@
 """A real engine behind the real actor, held against transformers on the same weights."""
 
+import contextlib
 import copy
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +19,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from actors.engine.errors import EngineBroken, PromptTooLong, WeightsRejected
 from actors.engine.run_memory import remove_leftovers, run_directory
 from actors.rollout_worker import RolloutWorker
-from rl_system.allocation.handover import ABORTED
+from rl_system.allocation.handover import ABORTED, OVERDUE
 from rl_system.config.run import RunConfig
 from rl_system.records import Turn, WeightChunk, Weights
 from rl_system.training.publishing import ChunkPublisher
@@ -458,7 +460,90 @@ def test_two_workers_of_a_node_take_one_update_together(served: Served, workers:
     assert not list(run_directory(served.config.directory).glob("*.safetensors"))
 
 
-# The two tests below end the module's engines: they stay last.
+@contextlib.contextmanager
+def turns_may_take(worker: ray.actor.ActorHandle, seconds: float) -> Iterator[None]:
+    """As `rollout.request_timeout_s`, of an engine that runs."""
+
+    def limit(seconds: float) -> float:
+        def change(actor) -> float:
+            requests = actor._session._requests
+            before, requests._limit_s = requests._limit_s, seconds
+            return before
+
+        return ray.get(worker.__ray_call__.remote(change), timeout=60)
+
+    before = limit(seconds)
+    yield
+    limit(before)
+
+
+def test_a_turn_that_takes_too_long_comes_back_with_its_tokens_and_is_ended_by_another_worker(
+    served: Served, workers: list[ray.actor.ActorHandle]
+) -> None:
+    with turns_may_take(served.worker, 0.3):
+        parts = ray.get([served.worker.generate.remote(prompt(200, seed), 800) for seed in range(8)], timeout=120)
+    late = [part for part in parts if part.finish_reason == OVERDUE]
+    assert late and all(0 < len(part.response_ids) < 800 for part in late)
+    assert served.call("ready") == served.version and served.call("statistics")["requests"] == 0
+    resumed = [workers[1].generate.remote(part.prompt_ids, len(part.response_ids) + 5, prefix=part) for part in late]
+    for part, turn in zip(late, ray.get(resumed, timeout=60), strict=True):
+        begun = len(part.response_ids)
+        np.testing.assert_array_equal(turn.response_ids[:begun], part.response_ids)
+        assert begun < len(turn.response_ids) <= begun + 5 and turn.finish_reason in ("stop", "length")
+        np.testing.assert_allclose(turn.logprobs, response_logprobs(served.model, turn), atol=TOLERANCE)
+
+
+def test_waiting_in_the_engines_queue_is_not_the_engines_time(served: Served) -> None:
+    places = served.config.rollout.engine.max_num_seqs
+    began = time.monotonic()
+    with turns_may_take(served.worker, 1.0):
+        # Until the first ones are taken out, after their second, there is no place for the others.
+        first = [served.worker.generate.remote(prompt(200, seed), 800) for seed in range(2 * places)]
+        waiting = [served.worker.generate.remote(prompt(20, seed), 3) for seed in range(4)]
+        turns = ray.get(waiting, timeout=120)
+        waited = time.monotonic() - began
+        taken_out = ray.get(first, timeout=120)
+    assert {turn.finish_reason for turn in turns} <= {"stop", "length"}
+    assert OVERDUE in {turn.finish_reason for turn in taken_out}
+    assert waited > 1.0, "nothing waited: this test shows nothing"
+
+
+def test_a_score_is_no_turn_and_is_not_handed_over(served: Served) -> None:
+    in_flight = sample_long(served, 4)
+    score = served.worker.prompt_logprobs.remote(prompt(900))
+    served.call("hand_over")
+    np.testing.assert_allclose(
+        ray.get(score, timeout=60), logprobs_of(served.model, prompt(900)), atol=TOLERANCE
+    )
+    ray.get(in_flight, timeout=60)
+
+
+# The tests below end the module's engines: they stay last.
+
+
+def test_an_engine_that_hangs_is_found_by_the_heartbeat_and_its_requests_fail(
+    served: Served, workers: list[ray.actor.ActorHandle]
+) -> None:
+    neighbour, engine = workers[1], engine_of(workers[1])
+    in_flight = neighbour.generate.remote(prompt(20), 900)
+    ray.get(neighbour.ready.remote(), timeout=60)
+    engine.send_signal(signal.SIGSTOP)
+    try:
+        for _ in range(3):  # a moment of silence says nothing
+            assert ray.get(neighbour.ready.remote(), timeout=60) == served.version
+            time.sleep(0.1)
+
+        def allow_a_second(actor) -> None:
+            actor._session._pulse._beat.limit_s = 1.0
+
+        ray.get(neighbour.__ray_call__.remote(allow_a_second), timeout=60)
+        time.sleep(1.5)
+        with pytest.raises(EngineBroken, match="the engine hangs"):
+            ray.get(neighbour.ready.remote(), timeout=60)
+        with pytest.raises(EngineBroken, match="the engine hangs"):
+            ray.get(in_flight, timeout=60)
+    finally:
+        engine.send_signal(signal.SIGCONT)
 
 
 def test_a_worker_whose_engine_died_says_so_and_leaves_nothing_behind(served: Served) -> None:

@@ -79,3 +79,16 @@ def test_routes_lead_to_healthy_workers_only_and_the_same_events_give_the_same_r
         return taken
 
     assert play() == play()
+
+
+def test_an_episode_that_is_moved_goes_to_the_least_loaded_other_worker_and_stays_there() -> None:
+    router = Router([0, 1, 2])
+    for episode in "abcd":
+        router.assign(episode)  # a and d on 0
+    router.move("a")
+    assert router.assign("a") == 1 and [router.load(worker) for worker in router.workers] == [1, 2, 1]
+    router.move("unknown")
+    alone = Router([4])
+    alone.assign("a")
+    alone.move("a")
+    assert alone.assign("a") == 4 and alone.load(4) == 1
