@@ -21,12 +21,11 @@ from typing import Any, Protocol
 from envs.agents import AgentResult, Endpoint
 from envs.process import WorkerDied, WorkerProcess
 from envs.protocol import Action, EnvironmentFailed, Observation, Score
-from envs.stage import Stage
+from envs.stage import THREADS, Stage
 from rl_system.config.environment import EnvironmentConfig
 from rl_system.errors import UserError
 from rl_system.records import Ending, Task
 
-INLINE_THREADS = 64
 STOP_AGENT_TIMEOUT_S = 10.0
 """Longest that an agent which is told to stop may take before its process is given up."""
 WHERE_TIMEOUT_S = 2.0
@@ -276,7 +275,7 @@ class InlinePlace:
     def __init__(self, config: EnvironmentConfig) -> None:
         self.open: set[int] = set()
         self._stage = Stage(config)
-        self._pool = ThreadPoolExecutor(INLINE_THREADS, thread_name_prefix="environment")
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="environment")
 
     async def call(self, key: int, verb: str, argument: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._pool, self._stage.perform, key, verb, argument)

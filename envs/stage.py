@@ -30,6 +30,10 @@ from rl_system.config.environment import EnvironmentConfig
 from rl_system.origin import details, explain, place
 from rl_system.records import Ending, Task
 
+THREADS = 1 << 16
+"""Of a place, started as they are needed: as many as environments are called at once. None may wait for another's: that wait
+would count as its own time, and cost a healthy environment its episode."""
+
 
 class Stage:
     def __init__(self, config: EnvironmentConfig) -> None:

@@ -23,15 +23,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from envs.protocol import EnvironmentFailed
-from envs.registry import AGENTS_IN_A_PROCESS, list_tasks
-from envs.stage import Stage
+from envs.registry import list_tasks
+from envs.stage import THREADS, Stage
 from rl_system.config.environment import EnvironmentConfig
 from rl_system.errors import UserError
 from rl_system.origin import details, explain
 
 HEADER = struct.Struct(">I")
-THREADS = AGENTS_IN_A_PROCESS
-"""Environments of one process that may be busy at once; waiting for a simulated user counts as busy."""
 STOPPING_THREADS = 16
 """Threads that wait for agents which were told to stop; those that run agents may all be taken."""
 

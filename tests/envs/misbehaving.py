@@ -36,6 +36,8 @@ class Misbehaving:
     def step(self, action: Action) -> None:
         if self.behaviour == "slow":
             time.sleep(0.2)
+        if self.behaviour == "very_slow":
+            time.sleep(2.0)
         self._misbehave("")
         self.messages = [{"role": "user", "content": f"You said: {action.text}"}]
         if action.text == "bye":

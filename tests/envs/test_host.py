@@ -238,3 +238,20 @@ def test_the_real_environment_runs_in_a_worker_process() -> None:
             await environment.close()
 
     asyncio.run(asyncio.wait_for(run(), 240))
+
+
+@pytest.mark.parametrize("processes", [0, 1])
+def test_no_environment_waits_for_the_thread_of_another(processes: int) -> None:
+    """All are busy at once, more than a small pool of threads has room for, and each is within its time."""
+
+    async def body(host: EnvironmentHost) -> None:
+        async def step() -> None:
+            environment = host.environment(task("very_slow"))
+            await environment.reset()
+            await environment.step(Action(text="hello"))
+            await environment.close()
+
+        await asyncio.gather(*(step() for _ in range(600)))
+        assert host.statistics()["environments_abandoned"] == 0
+
+    hosted(body, processes=processes, step_timeout_s=5.0)
