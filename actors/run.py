@@ -36,6 +36,7 @@ from rl_system.tracking.batches import write_batch
 from rl_system.tracking.episodes import write_episodes
 from rl_system.tracking.evaluation import evaluation_metrics
 from rl_system.tracking.failure_book import told
+from rl_system.tracking.remarks import StepRemarks
 from rl_system.tracking.tracker import Tracker
 from rl_system.tracking.trees import write_tree
 from rl_system.training.run_state import RunState
@@ -101,6 +102,7 @@ class Run:
         self.background: set[asyncio.Future[Any]] = set()
         """What goes on beside the main loop; `supervise` ends the run when one of these fails."""
         self._pushing: asyncio.Task[None] | None = None
+        self._remarks = StepRemarks(config.model.dtype)
         self._metrics: dict[str, float] = {}
         self._push_metrics: dict[str, float] = {}
         self._last_totals: dict[str, float] = {}
@@ -226,6 +228,9 @@ class Run:
         method = "tree" if self._metrics["tree/used"] >= 0.5 else "dense"
         self._metrics |= await self.rebalancer.consult(spent["generated_tokens"], method)
         self.tracker.step(self.step, self._metrics)
+        for remark in self._remarks.of(self.step, self._metrics):
+            self.tracker.event("remark", text=remark)
+            self.tracker.progress.note(remark)
 
     async def evaluate(self) -> None:
         """Play the evaluation tasks with the newest policy, which stays the same throughout."""

@@ -29,6 +29,7 @@ METRICS: dict[str, str] = {
     "train/grad_norm": "Gradient norm before clipping, mean over the step's updates.",
     "train/learning_rate": "Learning rate of the step's last update.",
     "train/updates": "Optimizer steps taken on the step's batch.",
+    "train/empty_updates": "Updates of the step left out because no token had a gradient: masked, rejected or of advantage 0.",
     "train/bad_steps": "Updates skipped so far because loss or gradient was not finite.",
     "train/sequences": "Training sequences in the batch.",
     "train/trained_tokens": "(sequence, token) pairs with a loss.",
@@ -49,6 +50,7 @@ METRICS: dict[str, str] = {
     "foretells returns; 0 or less: no better than a constant.",
     "train/critic_grad_norm": "Norm of the critic's gradient before clipping, mean over the step's updates.",
     "train/critic_learning_rate": "Learning rate of the critic's last update of the step.",
+    "train/critic_empty_updates": "Updates of the critic left out because no token had a gradient.",
     "train/critic_bad_steps": "Updates of the critic skipped so far because loss or gradient was not finite.",
     # How far what is trained on is from the policy that is trained
     "off_policy/staleness_mean": "Mean over trained tokens of the policy updates between sampling and training.",
@@ -89,8 +91,8 @@ METRICS: dict[str, str] = {
     "rollout/environment_processes_replaced": "Worker processes of environments replaced so far.",
     "rollout/cancelled_episodes": "Episodes cancelled since the step before: rollout.over_sample's stragglers, and "
     "members of groups that could not be completed.",
-    "rollout/slow_turns": "Times so far that an engine took longer than rollout.request_timeout_s for a turn, which then went "
-    "on elsewhere.",
+    "rollout/slow_turns": "Times so far that an engine took longer than rollout.request_timeout_s for a turn, which then "
+    "went on elsewhere.",
     "rollout/epoch": "Epochs of the training tasks given out so far, where tasks come in epochs.",
     "rollout/curriculum_seen_share": "Share of the training tasks that the curriculum has an outcome of.",
     "rollout/curriculum_effective_tasks": "Tasks that the next draw is spread over (perplexity). Falling: few "

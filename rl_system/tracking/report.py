@@ -13,6 +13,7 @@ from rl_system.config.environment import TAU2, label_of
 from rl_system.tracking.charts import CHARTS, Chart
 from rl_system.tracking.history import History, read_history
 from rl_system.tracking.names import describe
+from rl_system.tracking.remarks import remarks
 from rl_system.tracking.summary import summarise
 from rl_system.tracking.tracker import EVALUATION
 
@@ -41,6 +42,7 @@ summary { cursor: pointer; font-weight: 600; }
 table { border-collapse: collapse; font-size: 13px; width: 100%; }
 th, td { text-align: left; padding: 3px 10px 3px 0; border-bottom: 1px solid #f1f5f9; vertical-align: top; }
 td.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+.remarks { background: #fffbeb; border: 1px solid #fde68a; border-radius: 8px; margin: 0; padding: 10px 14px 10px 30px; }
 pre { font-size: 12.5px; line-height: 1.4; }
 """
 
@@ -65,6 +67,7 @@ def render(history: History) -> str:
         f"<h1>{name}</h1>",
         f'<p class="where">{html.escape(_what(history.config))}</p>',
         _tiles(summarise(history)),
+        _remarks(remarks(history)),
         *(_section(title, charts, history) for title, charts in CHARTS.items()),
         "<h2>Details</h2>",
         _steps(history),
@@ -97,6 +100,12 @@ def _tiles(summary: dict[str, str]) -> str:
         for headline, text in summary.items()
     )
     return f'<div class="tiles">{"".join(tiles)}</div>'
+
+
+def _remarks(texts: list[str]) -> str:
+    if not texts:
+        return ""
+    return f'<h2>Remarks</h2><ul class="remarks">{"".join(f"<li>{html.escape(text)}</li>" for text in texts)}</ul>'
 
 
 def _section(title: str, charts: list[Chart], history: History) -> str:

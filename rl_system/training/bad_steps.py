@@ -1,4 +1,6 @@
-"""Updates with a loss or gradient that was not finite: counted, and too many in a row stop the run."""
+"""Updates with a loss or gradient that was not finite: counted, and too many in a row stop the run. One that leaves
+parameters that are not finite stops it at once: nothing could be learnt, published or saved any more.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,17 @@ class BadSteps:
         self._in_a_row = 0
 
     def watch(self, outcome: StepOutcome) -> None:
-        """One more optimizer step. Raises UserError where it was the last of `limit` bad ones in a row."""
+        """One more optimizer step. Raises UserError where it was the last of `limit` bad ones in a row, or left parameters
+        that are not finite. A step without any gradient says nothing either way.
+        """
+        if not outcome.whole:
+            raise UserError(
+                f"training diverged: an update with gradient norm {outcome.gradient_norm} left parameters that are not "
+                "finite; they were neither published nor saved. Resume from a checkpoint, or start again, with a smaller "
+                f"{self.remedy}"
+            )
+        if outcome.empty:
+            return
         if outcome.applied:
             self._in_a_row = 0
             return

@@ -30,6 +30,7 @@ from rl_system.training.checkpoint_directory import (
     step_directory,
     write_manifest,
 )
+from rl_system.training.finite import is_finite
 from rl_system.training.flat_parameters import copy_overlaps
 from rl_system.training.learner import Learner
 from rl_system.training.model_files import load_parameters, save_model, save_parameters, write_safetensors
@@ -57,10 +58,16 @@ def save_checkpoint(
     arguments.
 
     started_from: directory of the model that the run began with. state: values that JSON can hold. blobs: bytes by file
-    name. All ranks see the same file system. On a failure of any rank no checkpoint appears and all ranks raise.
+    name. All ranks see the same file system. On a failure of any rank no checkpoint appears and all ranks raise. UserError
+    where a parameter or an optimizer state is not finite: who went on from there would learn nothing.
     """
     ranks, final = learner.world, step_directory(checkpoints, step)
     # Every collective below is reached by every rank, also by one whose disk is full.
+    if broken := _not_finite(learner):
+        raise UserError(
+            f"checkpoint {final} was not written: {broken[0]} is not finite, so that nothing could be learnt from there; "
+            "resume from an earlier checkpoint with a smaller optimizer.learning_rate or optimizer.max_grad_norm"
+        )
     parameters = _parameters(learner)
     staging = ranks.gather_objects(complete_directory.stage(final) if ranks.rank == 0 else None)[0]
     failure = None
@@ -102,6 +109,26 @@ def load_checkpoint(learner: Learner, checkpoint: Checkpoint) -> None:
         with safe_open(checkpoint.path / OPTIMIZER / _file("", learner.world.rank), framework="pt") as file:
             torch.set_rng_state(file.get_tensor(RANDOM_STATE))
     learner.version = saved["version"]
+    if broken := _not_finite(learner):
+        raise UserError(
+            f"checkpoint {checkpoint.path} is of no use: {broken[0]} is not finite; remove it, and resume from the one before"
+        )
+
+
+def _not_finite(learner: Learner) -> list[str]:
+    """What is not finite in the models and their optimizers, in words; the same on every rank."""
+    found = []
+    for name, trained in {"of the policy": learner, "of the critic": learner.critic}.items():
+        if trained is None:
+            continue
+        optimizer = trained.optimizer
+        vectors = {
+            "a parameter": trained.flat.values,
+            "a first moment of the optimizer": optimizer.first_moment,
+            "a second moment of the optimizer": optimizer.second_moment,
+        }
+        found += [f"{what} {name}" for what, vector in vectors.items() if not is_finite(vector)]
+    return [each for rank in learner.world.gather_objects(found) for each in rank]
 
 
 def _parts(learner: Learner, saved: dict[str, Any]) -> list[tuple[Trained, dict[str, Any], str, str]]:

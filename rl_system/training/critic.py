@@ -85,6 +85,7 @@ class Critic(Trained):
         return total.values() | self._fit(minibatches) | {
             "train/critic_grad_norm": float(np.mean([outcome.gradient_norm for outcome in outcomes])),
             "train/critic_learning_rate": rate,
+            "train/critic_empty_updates": float(sum(outcome.empty for outcome in outcomes)),
             "train/critic_bad_steps": float(self.bad_steps.total),
             "perf/critic_s": time.perf_counter() - started,
         }

@@ -112,7 +112,9 @@ class Learner(Trained):
         """Train on this rank's part of a step's batch, or of each of its minibatches in turn.
 
         Returns metrics of the whole batch by their full names, the same on every rank. Raises UserError when
-        `optimizer.max_bad_steps` steps in a row had a loss or gradient that is not finite.
+        `optimizer.max_bad_steps` steps in a row had a loss or gradient that is not finite, or one left parameters that are
+        not. A batch in which no token has a gradient changes neither parameters nor optimizer nor schedule, and is the next
+        policy version all the same: versions count batches, which is what staleness is counted in.
         """
         started = time.perf_counter()
         minibatches = self._complete([batch] if isinstance(batch, TrainBatch) else list(batch))
@@ -176,6 +178,7 @@ class Learner(Trained):
             "train/grad_norm": float(np.mean([outcome.gradient_norm for outcome in outcomes])),
             "train/learning_rate": rates[-1],
             "train/updates": float(len(applied)),
+            "train/empty_updates": float(sum(outcome.empty for outcome in outcomes)),
             "train/bad_steps": float(self.bad_steps.total),
             "perf/train_s": seconds,
             "perf/train_tokens_per_s": total.sequence_tokens / seconds,

@@ -9,6 +9,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 
 from rl_system.config.model import ModelConfig
 from rl_system.errors import UserError
+from rl_system.training.finite import is_finite
 from rl_system.training.parameter_files import only_parameter_files
 from rl_system.training.prepared import model_directory
 
@@ -36,6 +37,11 @@ def load_model(config: ModelConfig) -> PreTrainedModel:
         raise UserError(
             f"model.path {config.path!r} lacks {len(missing)} parameters of its architecture ({missing[0]}, …); "
             "give a directory with the complete model"
+        )
+    if broken := sorted(name for name, parameter in model.named_parameters() if not is_finite(parameter)):
+        raise UserError(
+            f"model.path {config.path!r} holds {len(broken)} parameters with values that are not finite ({broken[0]}, …), "
+            "such as a training that diverged leaves; give a whole model"
         )
     return model.eval().to(config.device)
 

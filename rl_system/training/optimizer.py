@@ -2,7 +2,8 @@
 
 A step reduces every bucket of gradients once, updates this rank's shares with torch's own AdamW, and gathers the new
 values. All ranks take the same decision about a step, because it rests on numbers that were summed over the ranks:
-a loss or gradient that is not finite changes neither parameters nor states. Where several ranks share a model, each
+a loss or gradient that is not finite changes neither parameters nor states, and neither does a gradient that is zero
+everywhere, which Adam's momentum and weight decay would otherwise take for an update. Where several ranks share a model, each
 does this for its share of the model, among the ranks that have the same share of other copies.
 """
 
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 import torch
 
 from rl_system.config.optimizer import OptimizerConfig
+from rl_system.training.finite import is_finite
 from rl_system.training.flat_parameters import FlatParameters, overlaps
 from rl_system.training.ranks import Ranks
 from rl_system.training.tensor_parallel import agree_on_replicated
@@ -21,11 +23,24 @@ from rl_system.training.tensor_parallel import agree_on_replicated
 
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
-    """loss: summed over the ranks. gradient_norm: global, before clipping. applied: False where the step was bad."""
+    """loss: summed over the ranks. gradient_norm: global, before clipping. applied: whether the step changed anything.
+    whole: whether all parameters are finite after it.
+    """
 
     loss: float
     gradient_norm: float
     applied: bool
+    whole: bool = True
+
+    @property
+    def empty(self) -> bool:
+        """There was nothing to learn: no gradient at all."""
+        return not self.applied and self.gradient_norm == 0 and math.isfinite(self.loss)
+
+    @property
+    def bad(self) -> bool:
+        """The loss or the gradient was not finite."""
+        return not self.applied and not self.empty
 
 
 class ShardedAdamW:
@@ -99,14 +114,16 @@ class ShardedAdamW:
 
     @torch.no_grad()
     def step(self, loss: float, learning_rate: float) -> StepOutcome:
-        """Reduce, clip, update and gather; `loss` is this rank's part of the batch's loss. Leaves gradients at zero."""
+        """Reduce, clip, update and gather, where there is a finite gradient; `loss` is this rank's part of the batch's loss.
+        Leaves gradients at zero.
+        """
         flat = self.flat
         agree_on_replicated(flat.gradient_of, flat.sharding)
         for bucket, share in zip(flat.buckets, self.shares, strict=True):
             self.ranks.reduce_scatter(flat.gradients[bucket], flat.gradients[share])
         loss, square = self._sums(loss)
         norm = math.sqrt(square) if square >= 0 else math.nan
-        applied = math.isfinite(loss) and math.isfinite(norm)
+        applied, whole = math.isfinite(loss) and math.isfinite(norm) and norm > 0, True
         if applied:
             self._clip(norm)
             for group in self._adam.param_groups:
@@ -114,8 +131,16 @@ class ShardedAdamW:
             self._adam.step()
             self.updates += 1
             self._gather()
+            whole = self._parameters_are_finite()
         flat.gradients.zero_()
-        return StepOutcome(loss, norm, applied)
+        return StepOutcome(loss, norm, applied, whole)
+
+    def _parameters_are_finite(self) -> bool:
+        """Of the whole model, the same on every rank."""
+        broken = sum(not is_finite(self.flat.values[share]) for share in self.shares)
+        device = self.flat.gradients.device
+        (broken,) = self.ranks.sum([float(broken)], device)
+        return self.flat.sharding.group.sum_in_place(torch.tensor([broken], dtype=torch.float64, device=device)).item() == 0
 
     def _sums(self, loss: float) -> tuple[float, float]:
         """Loss of the whole batch and squared norm of the whole gradient, the same numbers on every rank."""

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -209,3 +210,40 @@ def copy_of(checkpoint: Path, directory: Path) -> Path:
     """A directory of checkpoints that holds `checkpoint` alone."""
     shutil.copytree(checkpoint, directory / checkpoint.name)
     return directory
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("where", ["parameters", "states"])
+def test_a_checkpoint_of_numbers_that_are_none_is_never_written(ranks, where, tmp_path):
+    errors = run_ranks(ranks, save_broken, tmp_path, where) if ranks > 1 else [save_broken(Ranks(), tmp_path, where)]
+    assert all("was not written" in error and "of the policy is not finite" in error for error in errors)
+    assert list(tmp_path.iterdir()) == []
+
+
+def save_broken(ranks: Ranks, directory: Path, where: str) -> str:
+    """One number is broken, on the last rank alone."""
+    learner = make_learner(ranks)
+    update(learner, range(1))
+    if ranks.rank == ranks.size - 1:
+        (learner.flat.values if where == "parameters" else learner.optimizer.second_moment)[5] = torch.inf
+    try:
+        save(learner, directory, 1)
+    except UserError as error:
+        return str(error)
+    return "saved"
+
+
+def test_a_step_in_which_one_rank_has_nothing_to_do_is_a_step_and_one_in_which_none_has_is_none():
+    for moved, still in run_ranks(2, work_for_one_rank):
+        assert moved and still
+
+
+def work_for_one_rank(ranks: Ranks) -> tuple[bool, bool]:
+    learner, batch = make_learner(ranks), make_batch()
+    mine = batch if ranks.rank == 0 else batch.take(np.empty(0, np.int64))
+    before = learner.flat.values.clone()
+    first = learner.update(mine)
+    moved = not torch.equal(learner.flat.values, before) and first["train/updates"] == 1
+    before = learner.flat.values.clone()
+    second = learner.update(replace(mine, weights=np.zeros_like(mine.weights)))
+    return moved, torch.equal(learner.flat.values, before) and second["train/empty_updates"] == 1

@@ -293,3 +293,14 @@ def test_a_checkpoint_with_a_critic_and_one_without_are_not_taken_for_each_other
     path = save(learner(saved), tmp_path)
     with pytest.raises(UserError, match=r"critic.*algorithm\.advantage"):
         load_checkpoint(learner(configured), open_checkpoint(path))
+
+
+def test_a_batch_in_which_nothing_counts_moves_neither_policy_nor_critic():
+    learner = make_learner()
+    learner.update(returns_batch(0))
+    before = [learner.flat.values.clone(), learner.critic.flat.values.clone()]
+    batch = returns_batch(1)
+    metrics = learner.update(replace(batch, weights=np.zeros_like(batch.weights)))
+    assert torch.equal(learner.flat.values, before[0]) and torch.equal(learner.critic.flat.values, before[1])
+    assert metrics["train/empty_updates"] == metrics["train/critic_empty_updates"] == 1
+    assert unlisted(metrics) == []

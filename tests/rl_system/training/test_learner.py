@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -15,7 +17,8 @@ from tests.rl_system.training.conftest import make_batch, make_model
 
 
 def make_learner(
-    model=None, *, method: str = "tree", algorithm: dict | None = None, optimizer: dict | None = None, reference=None
+    model=None, *, method: str = "tree", algorithm: dict | None = None, optimizer: dict | None = None, reference=None,
+    temperature: float = 1.0,
 ) -> Learner:
     return Learner(
         model or make_model(),
@@ -24,6 +27,7 @@ def make_learner(
         optimizer=OptimizerConfig(**({"learning_rate": 1e-2} | (optimizer or {}))),
         updates=10,
         reference=reference,
+        temperature=temperature,
     )
 
 
@@ -159,3 +163,46 @@ def test_bfloat16_models_learn_with_gradients_added_up_in_float32(batch):
     learner.flat.gradients.zero_()
     losses = [learner.update(batch)["train/loss"] for _ in range(5)]
     assert losses[-1] < losses[0]
+
+
+def masked(batch: TrainBatch) -> TrainBatch:
+    """`batch` with weight 0 on every token, as a mask of all that is stale leaves it."""
+    return replace(batch, weights=np.zeros_like(batch.weights))
+
+
+def without_advantage(batch: TrainBatch) -> TrainBatch:
+    return replace(batch, advantages=np.zeros_like(batch.advantages))
+
+
+@pytest.mark.parametrize("nothing_to_learn", [masked, without_advantage])
+def test_a_batch_without_a_gradient_moves_nothing_and_is_a_version_all_the_same(batch, nothing_to_learn):
+    learner = make_learner(optimizer={"weight_decay": 0.1, "warmup_steps": 5})
+    first = learner.update(batch)
+    before = learner.flat.values.clone()
+    metrics = learner.update([nothing_to_learn(batch), nothing_to_learn(batch)])
+    assert torch.equal(learner.flat.values, before)
+    assert (metrics["train/updates"], metrics["train/empty_updates"], metrics["train/bad_steps"]) == (0, 2, 0)
+    assert learner.version == 2 and learner.optimizer.updates == 1
+    assert learner.update(batch)["train/learning_rate"] == 2 * first["train/learning_rate"], "the schedule went on"
+
+
+def test_an_empty_batch_neither_adds_to_bad_steps_in_a_row_nor_ends_them(batch):
+    learner = make_learner(optimizer={"max_bad_steps": 2})
+    learner.update(spoiled(batch))
+    learner.update(masked(batch))
+    with pytest.raises(UserError, match="2 updates in a row"):
+        learner.update(spoiled(batch))
+
+
+def test_an_update_that_breaks_parameters_ends_the_run_at_once(batch):
+    learner = make_learner(make_model(torch.float32), optimizer={"learning_rate": 1e39})
+    with pytest.raises(UserError, match=r"left parameters that are not finite.*optimizer\.learning_rate"):
+        learner.update(batch)
+
+
+def test_a_temperature_of_ones_own_can_be_asked_for(batch):
+    learner = make_learner(temperature=0.7)
+    at_one = oracle_logprobs(make_model(), batch).detach().numpy() * batch.trained
+    np.testing.assert_allclose(learner.logprobs(batch, 1.0), at_one, rtol=1e-9)
+    assert np.abs(learner.logprobs(batch) - at_one).max() > 0.1
+    np.testing.assert_array_equal(learner.logprobs(batch, 0.7), learner.logprobs(batch))

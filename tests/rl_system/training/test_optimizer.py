@@ -5,6 +5,7 @@ import torch
 
 from rl_system.config.optimizer import OptimizerConfig
 from rl_system.training import flat_parameters
+from rl_system.training.finite import is_finite
 from rl_system.training.flat_parameters import FlatParameters
 from rl_system.training.optimizer import ShardedAdamW
 from rl_system.training.ranks import Ranks
@@ -104,3 +105,38 @@ def test_bfloat16_models_collect_updates_too_small_for_bfloat16_in_float32_maste
         optimizer.step(1.0, 1e-3)  # Adam moves by the learning rate, a fifth of bfloat16's step below 1
     assert optimizer.masters[slot.start] == pytest.approx(0.98, abs=1e-4)
     assert torch.equal(weight, torch.full_like(weight, 0.98))
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_where_there_is_no_gradient_there_is_no_step(weight_decay):
+    """Although Adam has momentum, and weights would decay."""
+    model = make_model()
+    flat = FlatParameters(model)
+    optimizer = ShardedAdamW(flat, OptimizerConfig(weight_decay=weight_decay), Ranks())
+    fill_gradients(model, 0)
+    assert optimizer.step(1.0, 0.01).applied
+    before = [flat.values.clone(), optimizer.first_moment.clone(), optimizer.second_moment.clone()]
+    outcome = optimizer.step(0.5, 0.01)
+    assert outcome.empty and not outcome.applied and not outcome.bad
+    after = [flat.values, optimizer.first_moment, optimizer.second_moment]
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    assert optimizer.updates == 1
+    fill_gradients(model, 1)
+    assert optimizer.step(1.0, 0.01).applied and optimizer.updates == 2
+
+
+def test_a_step_tells_when_it_left_parameters_that_are_not_finite():
+    model = make_model(torch.float32)
+    optimizer = ShardedAdamW(FlatParameters(model), OptimizerConfig(), Ranks())
+    fill_gradients(model, 0)
+    assert optimizer.step(1.0, 0.01).whole
+    fill_gradients(model, 1)
+    assert not optimizer.step(1.0, 1e39).whole
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_one_number_that_is_none_is_found(bad):
+    values = torch.zeros(1000, dtype=torch.bfloat16)
+    assert is_finite(values) and is_finite(values[:0])
+    values[777] = bad
+    assert not is_finite(values)
