@@ -1,0 +1,113 @@
+"""An OpenAI-compatible server of a model or of a run's checkpoint, to talk to: vLLM's own, told what the run knows.
+
+    python -m launch.serve --model runs/NAME/checkpoints/step_14/model --port 8000
+    curl http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json' \\
+        -d '{"model": "policy", "messages": [{"role": "user", "content": "Hello."}]}'
+
+Chat template, tool format, dtype and context are those of the run that the checkpoint belongs to, where there is one beside
+it. Any other --option goes to vLLM as it is. Listens on loopback unless --host says otherwise; then give an --api-key too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from launch.command import Parser, port, run_command
+from rl_system.config.load import load_config
+from rl_system.config.model import ModelConfig
+from rl_system.errors import UserError
+from rl_system.training.loading import load_tokenizer
+from rl_system.training.prepared import model_directory
+
+LOOPBACK = "127.0.0.1"
+CPU_CACHE_GIB = 1
+STOP_TIMEOUT_S = 30.0
+TOOL_PARSERS = {"hermes": "hermes", "qwen3": "hermes", "llama3": "llama3_json"}
+"""vLLM's names by `model.tool_format`; it has none for calls that are mere JSON."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = Parser(
+        prog="python -m launch.serve", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", required=True, help="a model directory, such as runs/NAME/checkpoints/step_N/model, or a name")
+    parser.add_argument("--name", default="policy", help="what clients call the model (default: %(default)s)")
+    parser.add_argument("--host", default=LOOPBACK, help="address to listen on (default: this machine alone)")
+    parser.add_argument("--port", type=port(), default=8000)
+    parser.add_argument("--api-key", help="what clients have to show; needed where others can reach the address")
+    parser.add_argument("--dry-run", action="store_true", help="print vLLM's command line and start nothing")
+    return run_command(lambda: serve(*parser.parse_known_args(arguments)))
+
+
+def serve(options: argparse.Namespace, more: list[str]) -> int:
+    if options.host not in (LOOPBACK, "localhost", "::1") and not options.api_key:
+        raise UserError(
+            f"--host {options.host} lets other machines in, and --api-key is not given: anybody could use the model; give a "
+            f"key, or leave --host out to listen on {LOOPBACK}"
+        )
+    config = served_model(options.model)
+    directory = model_directory(config.path)
+    with tempfile.TemporaryDirectory(prefix="serve-") as folder:
+        template = Path(folder) / "chat_template.jinja"
+        template.write_text(load_tokenizer(config).chat_template)
+        command = server_command(config, directory, template, options) + more
+        if options.dry_run:
+            print(" ".join(command))
+            return 0
+        print(f"serving {directory} as {options.name!r} at http://{options.host}:{options.port}/v1 (Ctrl-C ends it)", flush=True)
+        return until_it_ends(command, os.environ | variables(config, options.api_key))
+
+
+def until_it_ends(command: list[str], environment: Mapping[str, str]) -> int:
+    """Exit code of the server's process, which does not outlive this one unless that is killed."""
+    signal.signal(signal.SIGTERM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    process = subprocess.Popen(command, env=environment)
+    try:
+        return process.wait()
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def served_model(path: str) -> ModelConfig:
+    """The run's own model section where `path` is a checkpoint's model with the run's configuration above it."""
+    above = Path(path).expanduser().resolve().parents
+    run = above[2] / "config.yaml" if len(above) > 2 and above[1].name == "checkpoints" else None
+    if run is None or not run.is_file():
+        return ModelConfig(path=path)
+    return load_config(run, []).model.model_copy(update={"path": path})
+
+
+def server_command(config: ModelConfig, directory: Path, template: Path, options: argparse.Namespace) -> list[str]:
+    command = [
+        sys.executable, "-m", "vllm.entrypoints.openai.api_server",
+        "--model", str(directory), "--served-model-name", options.name, "--host", options.host, "--port", str(options.port),
+        "--dtype", config.dtype, "--max-model-len", str(config.max_model_len), "--chat-template", str(template),
+    ]  # fmt: skip
+    if parser := TOOL_PARSERS.get(config.tool_format):
+        command += ["--enable-auto-tool-choice", "--tool-call-parser", parser]
+    if config.device == "cpu":
+        command += ["--enforce-eager", "--kv-cache-memory-bytes", str(CPU_CACHE_GIB << 30)]
+    return command
+
+
+def variables(config: ModelConfig, api_key: str | None) -> dict[str, str]:
+    """Of the server's process. The key is here, where no list of processes shows it."""
+    given = {"VLLM_NO_USAGE_STATS": "1", "TOKENIZERS_PARALLELISM": "false"} | ({"VLLM_API_KEY": api_key} if api_key else {})
+    return given | ({"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")} if config.device == "cpu" else {})
+
+
+if __name__ == "__main__":
+    sys.exit(main())
