@@ -10,7 +10,11 @@ from rl_system.tracking.history import History
 NORMAL_GAPS = {"float32": 1e-3, "float64": 1e-3, "bfloat16": 0.5}
 """Largest difference between engine and trainer that rounding explains, in nats, by `model.dtype`. Default runs in float32
 show less than a tenth of it; bfloat16 rounds 65,536 times as coarsely."""
-MODELS = {"train/": "policy", "train/critic_": "critic"}
+COUNTS = {
+    "policy": ("train/bad_steps", "train/empty_updates"),
+    "critic": ("train/critic_bad_steps", "train/critic_empty_updates"),
+}
+"""Of each model that is trained: updates left out so far for numbers that are none, and in a step for want of a gradient."""
 
 
 class StepRemarks:
@@ -24,14 +28,14 @@ class StepRemarks:
     def of(self, step: int, metrics: Mapping[str, float]) -> list[str]:
         """One line for each thing worth hearing about `step`; mostly none."""
         said = []
-        for prefix, model in MODELS.items():
-            bad = metrics.get(f"{prefix}bad_steps", 0.0)
-            if bad > self._bad.get(prefix, 0.0):
+        for model, (name, _) in COUNTS.items():
+            bad = metrics.get(name, 0.0)
+            if bad > self._bad.get(model, 0.0):
                 said.append(
                     f"update {step}: loss or gradient of the {model} was not finite; its parameters stay as they were "
                     f"({bad:.0f} such updates so far)"
                 )
-            self._bad[prefix] = bad
+            self._bad[model] = bad
         if metrics.get("train/empty_updates", 0.0) > 0 and metrics.get("train/updates", 0.0) == 0:
             said.append(f"update {step}: no token of the batch had a gradient; the parameters stay as they were")
         gap = metrics.get("rollout/logprob_gap")
@@ -44,14 +48,14 @@ class StepRemarks:
 def remarks(history: History) -> list[str]:
     """The same of a whole run, in summary."""
     said = []
-    for prefix, model in MODELS.items():
-        _, bad = history.series(f"{prefix}bad_steps")
+    for model, (bad_steps, empty_updates) in COUNTS.items():
+        _, bad = history.series(bad_steps)
         if len(bad) and bad[-1] > 0:
             said.append(
                 f"{bad[-1]:.0f} updates of the {model} were left out because loss or gradient was not finite: "
-                f"see {prefix}bad_steps"
+                f"see {bad_steps}"
             )
-        _, empty = history.series(f"{prefix}empty_updates")
+        _, empty = history.series(empty_updates)
         if len(empty) and empty.sum() > 0:
             said.append(f"{empty.sum():.0f} updates of the {model} were left out because no token had a gradient")
     normal = NORMAL_GAPS.get(_dtype(history.config))
