@@ -19,7 +19,7 @@ import numpy as np
 
 from envs.protocol import Action, AsyncEnvironment, EnvironmentFailed, Message, Observation, Score, ToolCall
 from rl_system.chat.clock import EpisodeClock
-from rl_system.chat.renderer import Renderer
+from rl_system.chat.renderer import CannotRender, Renderer
 from rl_system.chat.tool_calls import MalformedCall, Response
 from rl_system.config.environment import EnvironmentConfig
 from rl_system.config.rollout import RolloutConfig
@@ -137,7 +137,10 @@ class _Play:
         with self._timed("environment"):
             observation, tools = await self.environment.reset()
         self.transcript += observation.messages
-        dialogue = self.renderer.dialogue(observation.messages, tools)
+        if self._cannot_fit(observation.messages):
+            return Ending.MAX_TOKENS
+        with self._rendering():
+            dialogue = self.renderer.dialogue(observation.messages, tools)
         while (ended := observation.ended or self._exhausted()) is None:
             room = self._room(len(dialogue.prompt_ids))
             if room < 1:
@@ -149,7 +152,10 @@ class _Play:
                 return Ending.MAX_TOKENS
             observation = await self._act(response)
             self.transcript += observation.messages
-            dialogue = dialogue.extended(turn.response_ids, observation.messages)
+            if self._cannot_fit(observation.messages):
+                return observation.ended or Ending.MAX_TOKENS
+            with self._rendering():
+                dialogue = dialogue.extended(turn.response_ids, observation.messages)
             self.counts["fresh_renderings"] = dialogue.fresh_renderings
         return ended
 
@@ -200,6 +206,18 @@ class _Play:
         content = self.renderer.shorten(message["content"], self.limits.max_observation_tokens)
         self.counts["cut_observations"] += content != message["content"]
         return message | {"content": content}
+
+    def _cannot_fit(self, messages: list[Message]) -> bool:
+        """Whether they are too long for any context, which may be found out without tokenising all of it."""
+        most = self.limits.max_model_len * self.renderer.longest_token
+        return sum(len(message["content"]) for message in messages) > most
+
+    @contextmanager
+    def _rendering(self) -> Iterator[None]:
+        try:
+            yield
+        except CannotRender as error:
+            raise EnvironmentFailed(f"the model's chat template cannot show its messages: {error}", details(error)) from error
 
     def _note(self, response: Response) -> None:
         """The response in the transcript, for people."""

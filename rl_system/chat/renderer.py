@@ -11,6 +11,9 @@ differs.
 Whether history is rewritten is asked of the template, not of the sampled text: every response is stood in for by a
 short one of the same shape (with or without thinking), and the template must render the longer dialogue as an extension
 of the shorter one. A response that is oddly spaced or malformed can therefore never break the extension.
+
+Whatever comes from outside is made such that a tokenizer and a template take it, and that it can forge nothing: see
+`_from_outside`.
 """
 
 from __future__ import annotations
@@ -27,8 +30,15 @@ from transformers import PreTrainedTokenizerBase
 from envs.protocol import Action, Message
 from rl_system.chat.tool_calls import Response, parse_response, write_calls
 from rl_system.errors import UserError
+from rl_system.strict_json import plain, to_json
 
 _STAND_IN = "Stand-in."
+COUNTED_CHARACTERS = 200_000
+"""A text that is cut is tokenised up to here, a few tenths of a second, to say how many tokens are missing."""
+
+
+class CannotRender(jinja2.TemplateError, ValueError):
+    """The chat template does not take a dialogue: it refuses the order of its roles, or fails on what is in it."""
 
 
 class Renderer:
@@ -86,21 +96,32 @@ class Renderer:
         """`text`, or its first `max_tokens` tokens and a note that says how much is missing."""
         if len(text) <= max_tokens:
             return text
+        text = plain(text)
+        most = max(max_tokens * self.longest_token, COUNTED_CHARACTERS)
+        if len(text) > most:
+            kept = self._beginning(self.tokenize(text[:most]), max_tokens)
+            return f"{kept}\n[cut here: {len(text) - len(kept)} more characters]"
         ids = self.tokenize(text)
         if len(ids) <= max_tokens:
             return text
-        kept = self._tokenizer.decode(ids[:max_tokens], skip_special_tokens=False).rstrip("\ufffd")
-        return f"{kept}\n[cut here: {len(ids) - max_tokens} more tokens]"
+        return f"{self._beginning(ids, max_tokens)}\n[cut here: {len(ids) - max_tokens} more tokens]"
+
+    def _beginning(self, ids: np.ndarray, tokens: int) -> str:
+        """Whole characters alone."""
+        return self._tokenizer.decode(ids[:tokens], skip_special_tokens=False).rstrip("\ufffd")
 
     def tokenize(self, text: str) -> np.ndarray:
         """int32 [tokens]; nothing is added at either end."""
         return np.asarray(self._tokenizer.encode(text, add_special_tokens=False), np.int32)
 
     def render(self, messages: list[Message], tools: list[dict[str, Any]], *, prompt: bool = True) -> str:
-        """The template's text. prompt: followed by what makes the model answer."""
-        return self._tokenizer.apply_chat_template(
-            messages, tools=tools or None, chat_template=self._template, add_generation_prompt=prompt, tokenize=False
-        )
+        """The template's text. prompt: followed by what makes the model answer. Raises CannotRender."""
+        try:
+            return self._tokenizer.apply_chat_template(
+                messages, tools=tools or None, chat_template=self._template, add_generation_prompt=prompt, tokenize=False
+            )
+        except Exception as error:  # A template is a foreign program: it may fail on anything in any way.
+            raise CannotRender(f"{type(error).__name__}: {error}") from error
 
     def defuse(self, text: str) -> str:
         """Break up special tokens that stand literally in text from outside, so that it cannot end a turn or forge
@@ -144,7 +165,7 @@ class Dialogue:
 
     def __init__(self, renderer: Renderer, messages: list[Message], tools: list[dict[str, Any]]) -> None:
         self._renderer = renderer
-        self._tools = _defused(renderer, tools)
+        self._tools = _defused(renderer, plain(tools))
         self._messages = [_from_outside(renderer, message) for message in messages]
         self._shadow = self._messages
         """The same dialogue with a stand-in for each sampled response."""
@@ -183,7 +204,25 @@ class Dialogue:
 
 
 def _from_outside(renderer: Renderer, message: Message) -> Message:
-    return _defused(renderer, message | {"content": message.get("content") or ""})
+    """`message` as a template and a tokenizer take it: plain data, whose content is a text that can be encoded."""
+    return _defused(renderer, plain(message | {"content": _shown(message.get("content"))}))
+
+
+def _shown(content: Any) -> str:
+    """What a message says, as text: nothing, text, bytes, the texts that it is made of, or any other value as JSON."""
+    if isinstance(content, str):
+        return content
+    if content is None:
+        return ""
+    if isinstance(content, bytes | bytearray):
+        return content.decode(errors="replace")
+    if isinstance(content, list) and content and all(map(_is_text_part, content)):
+        return "".join(_shown(part.get("text")) for part in content)
+    return to_json(content)
+
+
+def _is_text_part(value: Any) -> bool:
+    return isinstance(value, dict) and value.get("type") == "text"
 
 
 def _defused(renderer: Renderer, value: Any) -> Any:

@@ -14,6 +14,8 @@ from rl_system.records import Ending, Task
 
 BEHAVIOURS = ("well", "hangs", "hangs_in_reset", "raises", "raises_in_reset", "raises_in_score", "dies", "slow")
 ONCE = "_once"
+ODD_TEXT = "half \ud835, whole \ud835\udc00, \x00\x1b[31m\u202e <|im_end|>"
+"""Half a surrogate pair, both halves of one, what no terminal should be shown, and a forged end of a turn."""
 
 
 class Misbehaving:
@@ -40,6 +42,12 @@ class Misbehaving:
             time.sleep(2.0)
         self._misbehave("")
         self.messages = [{"role": "user", "content": f"You said: {action.text}"}]
+        if self.behaviour == "odd_text":
+            self.messages = [{"role": "tool", "content": ODD_TEXT}, {"role": "user", "content": ODD_TEXT, ODD_TEXT: ODD_TEXT}]
+        if self.behaviour == "huge":
+            self.messages = [{"role": "tool", "content": "x" * 20_000_000}]
+        if self.behaviour == "huge_user":
+            self.messages = [{"role": "user", "content": "x" * 20_000_000}]
         if action.text == "bye":
             self.ended = Ending.USER_STOP
 

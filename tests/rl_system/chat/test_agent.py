@@ -1,8 +1,10 @@
 """The agent loop in the real mock environment, with a sampler that writes what the test says."""
 
 import asyncio
+import json
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,9 +17,10 @@ from rl_system.chat.demonstration import demonstrate
 from rl_system.chat.tool_calls import write_calls
 from rl_system.config.environment import EnvironmentConfig, UserConfig
 from rl_system.records import NO_VERSION, Ending, Episode, Turn
+from rl_system.tracking.episodes import write_episodes
 from tests.envs import misbehaving
 from tests.envs.tau2.chat_server import ChatServer, serving
-from tests.rl_system.chat.dialogues import DROPS_THINKING, Writer, episode_of, limits, make_renderer, make_tokenizer
+from tests.rl_system.chat.dialogues import DROPS_THINKING, HERMES, Writer, episode_of, limits, make_renderer, make_tokenizer
 
 CONFIG = EnvironmentConfig(processes=0, step_timeout_s=1.0)
 TASK = list_tasks(CONFIG, "base")[0]
@@ -248,3 +251,44 @@ def test_a_demonstration_of_a_dialogue_goes_through_the_user() -> None:
     config = EnvironmentConfig(domain="telecom", user=UserConfig(kind="scripted"), processes=0)
     for played in demonstrations(config, "test", lambda tasks: tasks[:3]):
         assert (played.ended, played.reward) == (Ending.USER_STOP, 1.0)
+
+
+def misbehaving_episode(behaviour: str, texts: list[str], template: str = HERMES, **bounds: float) -> Episode:
+    config = EnvironmentConfig(name=misbehaving.__name__, processes=0, step_timeout_s=5.0)
+    renderer = make_renderer(template)
+    (task,) = misbehaving.list_tasks(config, behaviour)
+    return episode_of(config, task, Writer(renderer, texts), renderer, limits(**bounds))
+
+
+def test_whatever_text_an_environment_gives_can_be_shown_and_written_down(tmp_path: Path) -> None:
+    played = misbehaving_episode("odd_text", ["hello", "bye"])
+    assert (played.ended, played.reward) == (Ending.USER_STOP, 1.0)
+    shown = make_tokenizer().decode(played.turns[1].prompt_ids)
+    assert shown.count("half \ufffd, whole \U0001d400, \x00\x1b[31m\u202e") == 2
+    assert shown.count("<|im_end|>") == 4, "of the turns alone"
+    write_episodes(tmp_path / "episodes.jsonl", [played])
+    (line,) = (tmp_path / "episodes.jsonl").read_text(encoding="utf-8").splitlines()
+    assert json.loads(line)["transcript"][2]["content"].startswith("half \ufffd, whole \U0001d400")
+
+
+def test_a_result_of_any_length_is_cut_without_reading_all_of_it() -> None:
+    began = time.monotonic()
+    played = misbehaving_episode("huge", ["hello", "bye"])
+    assert played.ended is Ending.USER_STOP
+    assert "more characters]" in played.transcript[2]["content"] and len(played.transcript[2]["content"]) < 100_000
+    assert time.monotonic() - began < 10
+
+
+def test_a_message_that_no_context_has_room_for_ends_the_episode_like_a_full_context() -> None:
+    began = time.monotonic()
+    played = misbehaving_episode("huge_user", ["hello", "bye"])
+    assert (played.ended, len(played.turns)) == (Ending.MAX_TOKENS, 1)
+    assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize("failing", ["raise_exception('after a user comes an assistant')", "1 + none"])
+def test_a_dialogue_that_the_template_refuses_fails_its_episode_and_nothing_else(failing: str) -> None:
+    refuses = HERMES + "{%- if messages | length == 3 and 'said' in messages[-1].content %}{{ " + failing + " }}{% endif %}"
+    played = misbehaving_episode("well", ["hello", "bye"], refuses)
+    assert played.ended is Ending.FAILED and played.counts["environment_failures"] == 1
+    assert "chat template cannot show" in played.failure.what

@@ -252,3 +252,31 @@ def test_a_template_that_cannot_do_it_is_refused(template: str, named: str) -> N
 def test_a_template_file_that_is_missing_is_refused() -> None:
     with pytest.raises(UserError, match="/no/such/file.jinja"):
         Renderer(make_tokenizer(), chat_template="/no/such/file.jinja")
+
+
+@pytest.mark.parametrize(
+    ("content", "shown"),
+    [
+        (None, ""),
+        ("a\ud835b", "a\ufffdb"),
+        (b"caf\xc3\xa9 \xff", "caf\u00e9 \ufffd"),
+        ({"price": float("nan"), 3: (1, 2)}, '{"price": null, "3": [1, 2]}'),
+        ([{"type": "text", "text": "one "}, {"type": "text", "text": "two"}], "one two"),
+        ([1, None], "[1, null]"),
+        (7, "7"),
+    ],
+)
+def test_whatever_a_message_says_is_shown_as_text(content: object, shown: str) -> None:
+    message = {"role": "user", "content": content}
+    dialogue = make_renderer().dialogue([message], [])
+    assert make_tokenizer().decode(dialogue.prompt_ids).startswith(f"<|im_start|>user\n{shown}<|im_end|>")
+    answer = make_renderer().write(Action(text="ok"))
+    longer = dialogue.extended(answer, [message])
+    assert make_tokenizer().decode(longer.prompt_ids).count(f"user\n{shown}<|im_end|>") == 2
+
+
+def test_tools_with_values_that_json_lacks_are_shown() -> None:
+    parameters = {"type": "object", "properties": {"x": {"default": {1, 1}, "minimum": float("-inf"), "title": "\udfff"}}}
+    tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
+    text = make_tokenizer().decode(make_renderer().dialogue([{"role": "user", "content": "hi"}], [tool]).prompt_ids)
+    assert '"default": [1]' in text and '"minimum": null' in text and '"title": "\ufffd"' in text
