@@ -37,7 +37,7 @@ from rl_system.tracking.episodes import write_episodes
 from rl_system.tracking.evaluation import evaluation_metrics
 from rl_system.tracking.failure_book import told
 from rl_system.tracking.remarks import StepRemarks
-from rl_system.tracking.tracker import Tracker
+from rl_system.tracking.tracker import FINISHED, Tracker
 from rl_system.tracking.trees import write_tree
 from rl_system.training.run_state import RunState
 
@@ -53,23 +53,23 @@ async def train(run: Run) -> None:
     """The main loop of a run."""
     config = run.config
     await run.start()
-    if config.evaluation.before and run.step == 0:
+    if config.evaluation.due(run.step, config.steps) and not run.evaluated:
         await run.evaluate()
-    await run.start_rollouts()
+    if run.step < config.steps:
+        await run.start_rollouts()
     while run.step < config.steps:
         await run.rebalance()
         batch = await run.next_batch()
         await run.update(batch)
         await run.publish()
         await run.finish_step()
-        if config.evaluation.every and run.step % config.evaluation.every == 0 and run.step < config.steps:
-            await run.evaluate()
-        if config.checkpoint.every and run.step % config.checkpoint.every == 0:
+        if run.step == config.steps:
+            await run.stop_rollouts()
+        if config.checkpoint.due(run.step, config.steps):
             await run.checkpoint()
-    await run.stop_rollouts()
-    if config.evaluation.after:
-        await run.evaluate()
-    await run.checkpoint()
+        if config.evaluation.due(run.step, config.steps):
+            await run.evaluate()
+    run.finish()
 
 
 class Run:
@@ -83,9 +83,11 @@ class Run:
         accelerators: Accelerators,
         tracker: Tracker,
         resumed: RunState | None = None,
+        configured: dict[str, Any] | None = None,
     ) -> None:
+        """configured: what its checkpoints say the run was configured with, see `RunState`."""
         self.config, self.tracker, self.accelerators, self.resumed = config, tracker, accelerators, resumed
-        self.vocabulary = vocabulary
+        self.vocabulary, self.configured = vocabulary, configured or {}
         self.step = resumed.step if resumed else 0
         self.started_from = model_directory
         """The model that the run began with, also after a resume. Unlike a checkpoint it stays where it is: workers and
@@ -129,6 +131,11 @@ class Run:
         self.background.add(asyncio.create_task(self.fleet.watch()))
         self.background.add(asyncio.create_task(self._watch_failures()))
         self._last_totals = await self.fleet.totals()
+
+    @property
+    def evaluated(self) -> bool:
+        """Whether the policy of now was evaluated already: before a kill that came after the checkpoint."""
+        return self.step in self.tracker.evaluated
 
     async def start_rollouts(self) -> None:
         self._step_began = time.monotonic()
@@ -255,11 +262,16 @@ class Run:
     async def checkpoint(self) -> None:
         """Save everything that a resumed run needs; complete or absent."""
         began = time.monotonic()
+        self.tracker.flush()  # no checkpoint without the metrics of its steps
         state, blobs = (await self._state()).parts()
         path = await self.trainers.save_checkpoint(
             self.config.directory / "checkpoints", self.step, state, blobs
         )
         self.tracker.event("checkpoint", path=str(path), seconds=time.monotonic() - began)
+
+    def finish(self) -> None:
+        """Note that nothing is left to do, so that whoever starts this run again need not."""
+        self.tracker.event(FINISHED, steps=self.step)
 
     # -- the life of a run -----------------------------------------------------------------------------------------
 
@@ -303,7 +315,7 @@ class Run:
     async def _start_trainers(self, devices: list[int]) -> None:
         await self.trainers.start(devices)
         if self.resumed is not None:
-            await self.trainers.load_checkpoint(self.resumed.path)
+            await self.trainers.load_checkpoint(self.resumed.path, self.resumed.started_from)
             await self.dispatcher.restore.remote(self.resumed.groups)
         self.trainers.model_directory = self.started_from = await self.trainers.started_from()
 
@@ -352,7 +364,7 @@ class Run:
         pool = await self.pool.state.remote()
         controller = await self.controller.state.remote()
         groups = await self.dispatcher.waiting_groups.remote()
-        return RunState.collect(self.step, pool, controller, groups)
+        return RunState.collect(self.step, pool, controller, groups, self.configured)
 
 
 async def _result_of(reference: ray.ObjectRef) -> Any:

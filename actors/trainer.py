@@ -199,11 +199,14 @@ class Trainer:
             keep=self.config.checkpoint.keep,
         )
 
-    def load_checkpoint(self, path: Path) -> None:
-        """Go on from the checkpoint at `path`, written by any number of ranks."""
+    def load_checkpoint(self, path: Path, started_from: Path | None = None) -> None:
+        """Go on from the checkpoint at `path`, written by any number of ranks.
+
+        started_from: where the model that the run began with lies now; None: where it did then.
+        """
         checkpoint = open_checkpoint(path, self.config.name)
         load_checkpoint(self.learner, checkpoint)
-        self.started_from = checkpoint.learner["started_from"]
+        self.started_from = checkpoint.learner["started_from"] if started_from is None else str(started_from)
         if self.learner.reference is not None:
             self.learner.set_reference(self._load_share(self.started_from))
 

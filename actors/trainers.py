@@ -171,8 +171,9 @@ class TrainerGroup:
     async def save_checkpoint(self, directory: Path, step: int, state: dict[str, Any], blobs: dict[str, bytes]) -> Path:
         return (await self._all("save_checkpoint", directory, step, state, blobs))[0]
 
-    async def load_checkpoint(self, path: Path) -> None:
-        await self._all("load_checkpoint", path)
+    async def load_checkpoint(self, path: Path, started_from: Path | None = None) -> None:
+        """started_from: where the model that the run began with lies now; None: where it did then."""
+        await self._all("load_checkpoint", path, started_from)
 
     async def close(self) -> None:
         await asyncio.gather(*(self._end(rank) for rank in self.ranks))

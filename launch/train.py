@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import signal
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,10 +26,12 @@ from rl_system.config.run import RunConfig
 from rl_system.errors import UserError
 from rl_system.origin import explain, one_line
 from rl_system.preflight import Preflight, preflight
+from rl_system.run_directory import announce, make_ready
+from rl_system.run_lock import only_process_in
 from rl_system.tracking.history import is_run
 from rl_system.tracking.report import write_report
-from rl_system.tracking.tracker import Tracker
-from rl_system.training.complete_directory import remove_abandoned
+from rl_system.tracking.tracker import Tracker, settle
+from rl_system.training.prepared import model_directory
 
 if TYPE_CHECKING:
     from actors.cluster import Accelerators
@@ -50,7 +53,20 @@ def launch(options: argparse.Namespace, overrides: list[str]) -> int:
         return 0
     for warning in checked.warnings:
         print(f"warning: {warning}")
-    return asyncio.run(run(config, checked))
+    with only_process_in(config.directory):
+        if checked.start.complete:
+            return leave_complete(config)
+        return asyncio.run(run(config, checked))
+
+
+def leave_complete(config: RunConfig) -> int:
+    """What is left to do for a run that has done all its steps: what the end of its last life may have missed."""
+    settle(config)
+    print(
+        f"complete: {config.directory} has done all {config.steps} steps; more --steps go on, report "
+        f"{write_report(config.directory)}"
+    )
+    return 0
 
 
 def prepare(config: RunConfig, *, resume: bool, dry_run: bool) -> Preflight:
@@ -60,13 +76,22 @@ def prepare(config: RunConfig, *, resume: bool, dry_run: bool) -> Preflight:
     checked = preflight(config, resume=resume, dry_run=dry_run)
     if checked.model is not None:
         require_cache(checked.model.directory, config)
-    if not dry_run and config.warm_start.enabled and checked.resumed is None:
-        from rl_system.training.warm_start import ensure_warm_start
-
-        directory = ensure_warm_start(config)
-        warm = config.model_copy(update={"model": config.model.model_copy(update={"path": str(directory)})})
-        checked = preflight(warm, resume=resume)
+    if dry_run or checked.start.complete:
+        return checked
+    if checked.resumed is None and config.warm_start.enabled:
+        checked = preflight(config, resume=resume, begins_with=began_with(config))
+    elif checked.resumed is not None and not (checked.resumed.started_from or Path()).is_dir():
+        checked.resumed.started_from = began_with(config)  # it was moved, or this is another machine
     return checked
+
+
+def began_with(config: RunConfig) -> Path:
+    """Directory of the model that the run of `config` begins with, made where it is not there."""
+    if not config.warm_start.enabled:
+        return model_directory(config.model.path)
+    from rl_system.training.warm_start import ensure_warm_start
+
+    return ensure_warm_start(config)
 
 
 def show(config: RunConfig, checked: Preflight) -> None:
@@ -74,7 +99,11 @@ def show(config: RunConfig, checked: Preflight) -> None:
     from actors.cluster import accelerator_resource, describe_placement
 
     print(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False), end="")
-    found = [f"tasks: {checked.train_tasks} to train on, {checked.evaluation_tasks} to evaluate on"]
+    found = checked.start.describe()
+    if checked.start.complete:
+        print(*(f"# {line}" for line in found), sep="\n")
+        return
+    found.append(f"tasks: {checked.train_tasks} to train on, {checked.evaluation_tasks} to evaluate on")
     if (model := checked.model) is not None:
         found.append(f"model directory: {model.directory}")
         found.append(f"first prompt: up to {model.prompt_tokens} tokens; memory: about {model.memory_gib:.1f} GiB")
@@ -98,13 +127,11 @@ async def run(config: RunConfig, checked: Preflight) -> int:
         start, _ = start_split(config.allocation, checked.resumed.controller if checked.resumed else None)
         accelerators = await Accelerators.reserve(config, start)
         directory = config.directory
-        directory.mkdir(parents=True, exist_ok=True)
-        (directory / "config.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
-        remove_abandoned(directory / "checkpoints", older_than_s=0)  # what a killed save left; nobody else writes there
+        aside = make_ready(config, checked.start)
         # Actors run in other folders, perhaps on other nodes: from here on every path is absolute.
         config = config.model_copy(update={"output": config.output.absolute()})
         try:
-            stopped = await train(config, checked, accelerators, stop)
+            stopped = await train(config, checked, accelerators, stop, aside)
         except Exception:
             if is_run(directory):
                 print(f"failed: {directory}, report {write_report(directory)}")
@@ -115,17 +142,22 @@ async def run(config: RunConfig, checked: Preflight) -> int:
     return STOPPED if stopped else 0
 
 
-async def train(config: RunConfig, checked: Preflight, accelerators: Accelerators, stop: asyncio.Event) -> bool:
+async def train(
+    config: RunConfig, checked: Preflight, accelerators: Accelerators, stop: asyncio.Event, aside: Mapping[Path, Path]
+) -> bool:
     """Train on `accelerators` until the run is done or `stop` is set; whether it was stopped. Leaves no actor behind."""
     from actors.engine.run_memory import remove_leftovers
     from actors.engine.user_server import served_user
     from actors.run import Run
 
-    resume_step = checked.resumed.step if checked.resumed else None
+    start, configured = checked.start, {"config": config.model_dump(mode="json"), "contents": dict(checked.contents)}
     async with served_user(config) as environment:
         config = config.model_copy(update={"environment": environment})
-        with Tracker(config, resume_step=resume_step) as tracker:
-            run = Run(config, checked.model.directory, checked.model.vocabulary, accelerators, tracker, checked.resumed)
+        with Tracker(config, resume_step=start.step if start.again else None) as tracker:
+            announce(tracker, start, aside, checked.contents)
+            run = Run(
+                config, checked.model.directory, checked.model.vocabulary, accelerators, tracker, start.state, configured
+            )
             try:
                 return await until(stop, run.supervise())
             except Exception as error:

@@ -7,7 +7,8 @@ visible in the configuration, on the disk or in the size of this machine.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import psutil
@@ -27,8 +28,10 @@ from rl_system.errors import UserError
 from rl_system.executor.models import check_supported
 from rl_system.output_place import require_lasting, require_space, require_writable
 from rl_system.records import Task
-from rl_system.training.checkpoint_directory import MODEL, latest_checkpoint, list_checkpoints, open_checkpoint
+from rl_system.start import Start, find_start
+from rl_system.training.checkpoint_directory import MODEL, list_checkpoints
 from rl_system.training.hub_cache import ModelNotCached
+from rl_system.training.identity import contents
 from rl_system.training.loading import check_context, load_tokenizer
 from rl_system.training.parameter_files import parameter_files
 from rl_system.training.prepared import model_directory
@@ -60,20 +63,31 @@ class ModelFacts:
 class Preflight:
     """What was found on the way. unchecked: what could not be looked at here, in words; only a dry run leaves anything.
 
-    model: None only in a dry run on a machine without it.
+    model: None only in a dry run on a machine without it, and where the run is complete: then nothing else was looked at.
+    contents: see `rl_system.training.identity`.
     """
 
-    model: ModelFacts | None
-    train_tasks: int
-    evaluation_tasks: int
-    resumed: RunState | None
+    start: Start
+    model: ModelFacts | None = None
+    train_tasks: int = 0
+    evaluation_tasks: int = 0
+    contents: Mapping[str, str | None] = field(default_factory=dict)
     unchecked: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     """What is wrong with single tasks, in words. The run goes on without them."""
 
+    @property
+    def resumed(self) -> RunState | None:
+        """The state to go on from; None for a run that starts from nothing."""
+        return self.start.state
 
-def preflight(config: RunConfig, *, resume: bool = False, dry_run: bool = False) -> Preflight:
+
+def preflight(
+    config: RunConfig, *, resume: bool = False, dry_run: bool = False, begins_with: Path | None = None
+) -> Preflight:
     """Check `config` against this machine and its files.
+
+    begins_with: directory of the model that the run begins with, where that is not the one of `model.path`.
 
     dry_run: a model that is not in this machine's cache, and a server of the user's model that is not up, are no
     mistakes; what could not be checked without them is said in `unchecked`. Either way nothing is left on the disk.
@@ -81,6 +95,15 @@ def preflight(config: RunConfig, *, resume: bool = False, dry_run: bool = False)
     unchecked: list[str] = []
     require_lasting(config.directory.resolve(), "output")
     require_writable(config.directory, "output")
+    behind: Mapping[str, str | None] = {}
+    try:
+        behind = contents(config)
+    except ModelNotCached:
+        if not dry_run:
+            raise
+    start = find_start(config, resume, behind)
+    if start.complete:
+        return Preflight(start)
     splits = [config.environment.split]
     if config.evaluation.before or config.evaluation.after or config.evaluation.every:
         splits.append(config.evaluation.split)
@@ -98,26 +121,30 @@ def preflight(config: RunConfig, *, resume: bool = False, dry_run: bool = False)
     openings, warnings = asyncio.run(try_environment(config, tasks))
     model = None
     try:
-        model = check_model(config, openings)
+        model = check_model(config if begins_with is None else _with_model(config, begins_with), openings)
     except ModelNotCached as absent:
         if not dry_run:
             raise
         unchecked.append(f"architecture, context, first prompts, K/V cache and memory of the model: {absent}")
-    resumed = find_state(config, resume)
-    if resumed is not None:
-        TaskSampler.of(tasks[splits[0]], config.seed, config.environment).restore(resumed.sampler)
+    if start.state is not None:
+        TaskSampler.of(tasks[splits[0]], config.seed, config.environment).restore(start.state.sampler)
         if model is not None:
-            model = replace(model, directory=resumed.path / MODEL)
+            model = replace(model, directory=start.state.path / MODEL)
     if model is not None:
-        check_disk(config, model.parameters, resumed.step if resumed else 0)
+        check_disk(config, model.parameters, start.step)
     return Preflight(
+        start=start,
         model=model,
         train_tasks=len(tasks[splits[0]]),
         evaluation_tasks=len(tasks[splits[-1]]) if len(splits) > 1 else 0,
-        resumed=resumed,
+        contents=behind,
         unchecked=tuple(unchecked),
         warnings=tuple(warnings),
     )
+
+
+def _with_model(config: RunConfig, directory: Path) -> RunConfig:
+    return config.model_copy(update={"model": config.model.model_copy(update={"path": str(directory)})})
 
 
 async def try_environment(config: RunConfig, tasks: dict[str, list[Task]]) -> tuple[list[Opening], list[str]]:
@@ -227,28 +254,3 @@ def check_disk(config: RunConfig, parameters: int, done: int) -> None:
     most = min(there + written, keep + 1)
     needed = max(most - there, 1) * checkpoint + published
     require_space(config.directory, needed, "output", f"the run's checkpoints (checkpoint.keep {keep})")
-
-
-def find_state(config: RunConfig, resume: bool) -> RunState | None:
-    """The state to go on from; None for a fresh run. UserError where the run directory does not fit the wish."""
-    directory, latest = config.directory, latest_checkpoint(config.directory / "checkpoints")
-    if not resume:
-        if (directory / "metrics.jsonl").exists() or latest is not None:
-            raise UserError(
-                f"{directory} holds a run already; add --resume to go on with it, or give this run another name "
-                "(--name)"
-            )
-        return None
-    if latest is None:
-        raise UserError(
-            f"--resume: {directory} holds no checkpoint to go on from; start without --resume, under another --name "
-            "if the directory is not empty"
-        )
-    checkpoint = open_checkpoint(latest, config.name)
-    checkpoint.require_critic(needs_critic(config.algorithm))
-    state = RunState.of(checkpoint)
-    if state.step >= config.steps:
-        raise UserError(
-            f"--resume: {directory} has done {state.step} of steps {config.steps} already; ask for more --steps"
-        )
-    return state

@@ -50,6 +50,15 @@ class JsonLines:
         self._waiting += _line(values).encode()
         return self._flush()
 
+    def sync(self) -> bool:
+        """Force what was written to the disk itself. False where it waits."""
+        done = self._flush()
+        try:
+            os.fsync(self._file)
+        except OSError as error:
+            self.fault, done = error, False
+        return done
+
     def close(self) -> bool:
         """Whether everything that was written is on the disk. Safe to call twice."""
         done = self._flush()

@@ -1,26 +1,33 @@
-"""Weights & Biases: one W&B run per training run, the same one after a resume."""
+"""Weights & Biases: one process's part of a W&B run.
+
+W&B's client is another program beside this one, and a server that may be away. Whatever becomes of either is a `WandbFailed`
+here and nothing else, so that it never ends a run.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import logging
 import netrc
 import os
-import secrets
 import urllib.parse
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
 import wandb
 
-from rl_system.errors import UserError
-
-logger = logging.getLogger(__name__)
-
 Mode = Literal["auto", "online", "offline", "disabled"]
 OVER_TIME = ("reward/*", "eval/*")
 """Charts with wall-clock time on the x-axis; all others have the step."""
-INIT_TIMEOUT_S = 60.0
+INIT_TIMEOUT_S = 30.0
+FINISH_TIMEOUT_S = 60.0
+"""A server that is away would be waited for without end. What it lacks is in W&B's files, and sent by the next process."""
+FLUSH_S = 1.0
+"""Longest that W&B's program keeps a row in memory: what a kill takes with it."""
+
+
+class WandbFailed(Exception):
+    """W&B cannot be used now; the message says why."""
 
 
 def resolve_mode(mode: Mode) -> Literal["online", "offline", "disabled"]:
@@ -40,49 +47,57 @@ def _stored_login() -> bool:
 
 
 class WandbRun:
-    """A W&B run that lives in `directory`/wandb. Its id is kept there, so that a resumed run goes on in the same
-    charts.
+    """Opens W&B run `run_id`, or goes on with it, with files in `directory`/wandb. Every method raises WandbFailed.
+
+    place: folder with the files of this process. rows: how many rows W&B's server has already; 0 offline.
     """
 
     def __init__(
-        self, directory: Path, *, project: str, name: str, mode: Mode, config: dict[str, Any], resume: bool
+        self, directory: Path, run_id: str, *, project: str, name: str, online: bool, config: dict[str, Any]
     ) -> None:
-        identity = directory / "wandb" / "run_id"
-        identity.parent.mkdir(parents=True, exist_ok=True)
-        if not (resume and identity.exists()):
-            identity.write_text(secrets.token_hex(4))
-        try:
+        settings = wandb.Settings(
+            console="off",
+            silent=True,
+            init_timeout=INIT_TIMEOUT_S,
+            finish_timeout=FINISH_TIMEOUT_S,
+            finish_timeout_raises=True,
+            x_transaction_log_flush_interval=FLUSH_S,
+        )
+        with _failures():
             self._run = wandb.init(
                 project=project,
                 name=name,
                 dir=str(directory),
-                id=identity.read_text().strip(),
+                id=run_id,
                 resume="allow",
-                mode=resolve_mode(mode),
+                mode="online" if online else "offline",
                 config=config,
-                settings=wandb.Settings(console="off", silent=True, init_timeout=INIT_TIMEOUT_S),
+                settings=settings,
             )
-        except wandb.errors.Error as error:
-            raise UserError(
-                f"tracking.wandb is {mode!r}, but a W&B run cannot be started ({' '.join(str(error).split())}); log "
-                "in, or use offline and send the run later with `wandb sync`"
-            ) from None
-        self._run.define_metric("step")
-        self._run.define_metric("time/wall_clock_s")
-        self._run.define_metric("*", step_metric="step")
-        for pattern in OVER_TIME:
-            self._run.define_metric(pattern, step_metric="time/wall_clock_s")
+            self._run.define_metric("step")
+            self._run.define_metric("time/wall_clock_s")
+            self._run.define_metric("*", step_metric="step")
+            for pattern in OVER_TIME:
+                self._run.define_metric(pattern, step_metric="time/wall_clock_s")
+            self.place = Path(self._run.settings.sync_dir)
+            self.rows = self._run.starting_step
 
-    def log(self, metrics: dict[str, float]) -> None:
-        self._run.log(metrics)
+    def log(self, row: dict[str, Any], place: int) -> None:
+        with _failures():
+            self._run.log(row, step=place, commit=True)
 
-    def close(self, *, failed: bool) -> None:
-        """Finish the W&B run. Where a signal to the whole process group ended W&B's own process first, what it had written
-        until then is in `wandb/`.
-        """
-        try:
+    def finish(self, *, failed: bool) -> None:
+        """Returns when everything has arrived. failed: how W&B marks the run."""
+        with _failures():
             self._run.finish(exit_code=int(failed))
-        except ConnectionError as error:
-            logger.warning("W&B ended before the run did (%s); its charts may lack the last steps", error)
-            with contextlib.suppress(ConnectionError):
-                wandb.teardown()  # or it would try once more when the interpreter ends
+            wandb.teardown()  # W&B's program says that it is done a moment before its file is whole; it ends after that
+
+
+@contextlib.contextmanager
+def _failures() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # W&B raises a dozen classes that have nothing in common, and none of them may end a run
+        with contextlib.suppress(Exception):
+            wandb.teardown()  # or it would try once more when the interpreter ends, and never start again in this process
+        raise WandbFailed(" ".join(str(error).split()) or type(error).__name__) from error

@@ -12,9 +12,9 @@ checksum, so that a damaged or foreign directory is refused by name instead of b
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
-import shutil
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,12 +23,24 @@ from typing import Any
 
 from rl_system.errors import UserError
 from rl_system.strict_json import write_json
+from rl_system.training.complete_directory import remove_directory
 
 MANIFEST = "checkpoint.json"
 FORMAT = "rl-system checkpoint"
 FORMAT_VERSION = 2
 MODEL, CRITIC, OPTIMIZER, STATE = "model", "critic", "optimizer", "state"
 READ_BYTES = 1 << 24
+
+
+class Damaged(UserError):
+    """A checkpoint that is not as it was written. what: in which way."""
+
+    def __init__(self, checkpoint: Path, what: str) -> None:
+        super().__init__(f"checkpoint {checkpoint} is damaged: {what}; --resume goes on from the one before")
+        self.what = what
+
+    def __reduce__(self) -> tuple:
+        return UserError, (str(self),)
 
 
 @dataclass(slots=True)
@@ -77,15 +89,46 @@ def list_checkpoints(checkpoints: Path) -> list[Path]:
 
 
 def latest_checkpoint(checkpoints: Path) -> Path | None:
-    """The checkpoint to resume from; None where there is none. It may still prove damaged when opened."""
+    """The newest checkpoint; None where there is none. It may still prove damaged when opened."""
     found = list_checkpoints(checkpoints)
     return found[-1] if found else None
+
+
+def newest_sound(checkpoints: Path, run: str) -> tuple[Checkpoint | None, dict[Path, str]]:
+    """The newest checkpoint that is whole, and what is wrong with each of the newer ones.
+
+    None where there is none at all. UserError where all that there are are damaged, and where one that is newer than all
+    whole ones is of another run, format or release.
+    """
+    damaged: dict[Path, str] = {}
+    for path in reversed(list_checkpoints(checkpoints)):
+        try:
+            return open_checkpoint(path, run), damaged
+        except Damaged as error:
+            damaged[path] = error.what
+    if damaged:
+        found = "; ".join(f"{path.name}: {what}" for path, what in damaged.items())
+        raise UserError(
+            f"every checkpoint in {checkpoints} is damaged ({found}); look what happened to the disk, and move them away if "
+            "the run is to begin anew"
+        )
+    return None, {}
+
+
+def put_aside(path: Path) -> Path:
+    """Rename a damaged checkpoint, so that it is none any more and stays to be looked at; returns its new name."""
+    aside = next(name for number in itertools.count() if not (name := _damaged_name(path, number)).exists())
+    return path.rename(aside)
+
+
+def _damaged_name(path: Path, number: int) -> Path:
+    return path.with_name(f"damaged_{path.name}{f'_{number}' if number else ''}")
 
 
 def remove_old(checkpoints: Path, keep: int) -> None:
     """Remove all but the `keep` newest."""
     for path in list_checkpoints(checkpoints)[:-keep]:
-        shutil.rmtree(path)
+        remove_directory(path)
 
 
 def write_manifest(directory: Path, checkpoint: Checkpoint) -> None:
@@ -116,14 +159,14 @@ def open_checkpoint(path: Path, run: str | None = None) -> Checkpoint:
     try:
         manifest = json.loads((path / MANIFEST).read_text())
     except FileNotFoundError:
-        raise UserError(f"checkpoint {path} holds no {MANIFEST}; it is not a checkpoint of this system") from None
+        raise Damaged(path, f"it holds no {MANIFEST}") from None
     except (OSError, ValueError) as error:
-        raise _damaged(path, f"its {MANIFEST} cannot be read ({error})") from None
+        raise Damaged(path, f"its {MANIFEST} cannot be read ({error})") from None
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise UserError(f"checkpoint {path} was not written by this system; its {MANIFEST} states no such format")
-    if manifest["format_version"] != FORMAT_VERSION:
+    if manifest.get("format_version") != FORMAT_VERSION:
         raise UserError(
-            f"checkpoint {path} has format version {manifest['format_version']}, but this release reads "
+            f"checkpoint {path} has format version {manifest.get('format_version')}, but this release reads "
             f"{FORMAT_VERSION}; resume with the release that wrote it"
         )
     if run is not None and manifest["run"] != run:
@@ -140,15 +183,11 @@ def open_checkpoint(path: Path, run: str | None = None) -> Checkpoint:
 def _check_file(checkpoint: Path, name: str, expected: Mapping[str, Any]) -> None:
     path = checkpoint / name
     if not path.is_file():
-        raise _damaged(checkpoint, f"{name} is missing")
+        raise Damaged(checkpoint, f"{name} is missing")
     if path.stat().st_size != expected["bytes"]:
-        raise _damaged(checkpoint, f"{name} has {path.stat().st_size} bytes instead of {expected['bytes']}")
+        raise Damaged(checkpoint, f"{name} has {path.stat().st_size} bytes instead of {expected['bytes']}")
     if file_checksum(path) != expected["crc32"]:
-        raise _damaged(checkpoint, f"{name} does not match its checksum")
-
-
-def _damaged(checkpoint: Path, what: str) -> UserError:
-    return UserError(f"checkpoint {checkpoint} is damaged: {what}; remove it to resume from the one before")
+        raise Damaged(checkpoint, f"{name} does not match its checksum")
 
 
 def file_checksum(path: Path) -> str:

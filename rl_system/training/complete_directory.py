@@ -49,6 +49,11 @@ def publish(staging: Path, path: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
+def remove_directory(path: Path) -> None:
+    """Remove `path`: gone as a whole from the first moment on, also where whoever removes it is killed meanwhile."""
+    shutil.rmtree(path.rename(_aside(path)), ignore_errors=True)
+
+
 def _aside(path: Path) -> Path:
     return path.with_name(f"{path.name}{STAGING_MARK}{os.getpid()}-{secrets.token_hex(4)}")
 

@@ -7,7 +7,7 @@ again under its id and with its task. A group counts as running or finished wher
 from __future__ import annotations
 
 import io
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -25,18 +25,27 @@ class RunState:
     """path: of the checkpoint that it came from. controller, sampler: states of the ledger and policy, and of the task
     order.
 
-    groups: sequences of the finished groups that no step has taken yet, by group.
+    groups: sequences of the finished groups that no step has taken yet, by group. configured: the configuration of the run
+    (`config`), and the fingerprints of what its names stand for (`contents`). started_from: where the model was that the
+    run began with.
     """
 
     step: int
     controller: dict[str, Any]
     sampler: dict[str, Any]
     groups: dict[int, list[Sequence]]
+    configured: dict[str, Any] = field(default_factory=dict)
     path: Path | None = None
+    started_from: Path | None = None
 
     @classmethod
     def collect(
-        cls, step: int, pool: dict[str, Any], controller: dict[str, Any], groups: dict[int, list[Sequence]]
+        cls,
+        step: int,
+        pool: dict[str, Any],
+        controller: dict[str, Any],
+        groups: dict[int, list[Sequence]],
+        configured: dict[str, Any] | None = None,
     ) -> RunState:
         """From the states of the actors, taken in the order pool, controller, dispatcher while all of them go on
         working.
@@ -48,7 +57,8 @@ class RunState:
         tasks = pool["sampler"]["again"] | pool["under_way"]
         again = {str(group_id): tasks[str(group_id)] for group_id in ledger["running"] if str(group_id) in tasks}
         finished = sorted(int(group_id) for group_id in ledger["finished"])
-        return cls(step, controller, pool["sampler"] | {"again": again}, {each: groups[each] for each in finished})
+        sampler, kept = pool["sampler"] | {"again": again}, {each: groups[each] for each in finished}
+        return cls(step, controller, sampler, kept, configured or {})
 
     def parts(self) -> tuple[dict[str, Any], dict[str, bytes]]:
         """Plain JSON values, and files by name: how a checkpoint stores it."""
@@ -56,7 +66,8 @@ class RunState:
         buffer = io.BytesIO()
         names = [each.name for each in fields(batch)]
         np.savez(buffer, **{name: value for name in names if (value := getattr(batch, name)) is not None})
-        return {"controller": self.controller, "sampler": self.sampler}, {GROUPS_FILE: buffer.getvalue()}
+        values = {"controller": self.controller, "sampler": self.sampler, "configured": self.configured}
+        return values, {GROUPS_FILE: buffer.getvalue()}
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> RunState:
@@ -67,5 +78,13 @@ class RunState:
         for group_id, start, end in zip(group_ids, offsets[:-1], offsets[1:], strict=True):
             sequence = Sequence(**{name: values[start:end] for name, values in flat.items()})
             groups.setdefault(int(group_id), []).append(sequence)
-        state = checkpoint.state
-        return cls(checkpoint.step, state["controller"], state["sampler"], groups, checkpoint.path)
+        state, started_from = checkpoint.state, checkpoint.learner.get("started_from")
+        return cls(
+            checkpoint.step,
+            state["controller"],
+            state["sampler"],
+            groups,
+            state.get("configured", {}),
+            checkpoint.path,
+            Path(started_from) if started_from else None,
+        )

@@ -95,10 +95,6 @@ def test_a_fresh_run_in_the_directory_of_another_is_refused(refusal, tmp_path):
     assert "--resume" in refusal()
 
 
-def test_resuming_what_never_ran_is_refused(refusal):
-    assert "no checkpoint" in refusal("--resume")
-
-
 @pytest.mark.parametrize(
     ("tasks", "told"),
     [

@@ -9,7 +9,9 @@ from rl_system.training.checkpoint_directory import (
     Checkpoint,
     latest_checkpoint,
     list_checkpoints,
+    newest_sound,
     open_checkpoint,
+    put_aside,
     remove_old,
     step_directory,
     write_manifest,
@@ -92,7 +94,7 @@ DAMAGES = {
     "bit flipped": (lambda path: flip_a_bit(path / "state/groups"), "groups does not match its checksum"),
     "file gone": (lambda path: (path / "state/groups").unlink(), "groups is missing"),
     "manifest torn": (lambda path: (path / MANIFEST).write_text('{"format": "rl-sys'), "cannot be read"),
-    "manifest gone": (lambda path: (path / MANIFEST).unlink(), "holds no checkpoint.json"),
+    "manifest gone": (lambda path: (path / MANIFEST).unlink(), "is damaged: it holds no checkpoint.json"),
     "foreign": (lambda path: (path / MANIFEST).write_text('{"weights": 1}'), "was not written by this system"),
     "a list": (lambda path: (path / MANIFEST).write_text("[1]"), "was not written by this system"),
 }
@@ -105,6 +107,57 @@ def test_a_damaged_or_foreign_checkpoint_is_refused_by_name(damage, tmp_path):
     spoil(path)
     with pytest.raises(UserError, match=f"step_4.*{reason}"):
         open_checkpoint(path)
+
+
+@pytest.mark.parametrize("damage", ["shortened", "bit flipped", "file gone", "manifest torn", "manifest gone"])
+def test_behind_a_damaged_checkpoint_the_one_before_is_found_and_the_damage_told(damage, tmp_path):
+    for step in (2, 4, 6):
+        save(tmp_path, step)
+    spoil, reason = DAMAGES[damage]
+    for step in (4, 6):
+        spoil(tmp_path / f"step_{step}")
+    checkpoint, damaged = newest_sound(tmp_path, "run")
+    assert checkpoint.step == 2
+    assert list(damaged) == [tmp_path / "step_6", tmp_path / "step_4"]
+    assert all(reason.removeprefix("is damaged: ") in what for what in damaged.values())
+
+
+def test_where_every_checkpoint_is_damaged_nothing_is_begun_anew_by_itself(tmp_path):
+    for step in (2, 4):
+        flip_a_bit(save(tmp_path, step) / "state/groups")
+    with pytest.raises(UserError, match="every checkpoint in .* is damaged .step_4: .*; step_2: .*move them away"):
+        newest_sound(tmp_path, "run")
+    assert newest_sound(tmp_path / "absent", "run") == (None, {})
+
+
+def test_a_foreign_checkpoint_is_not_passed_over(tmp_path):
+    save(tmp_path, 2)
+    save(tmp_path, 4, run="other")
+    with pytest.raises(UserError, match="belongs to run 'other'"):
+        newest_sound(tmp_path, "run")
+
+
+def test_a_damaged_checkpoint_that_is_put_aside_is_none_any_more_and_stays(tmp_path):
+    for name in ("damaged_step_4", "damaged_step_4_1"):
+        aside = put_aside(save(tmp_path, 4))
+        assert aside == tmp_path / name and (aside / MANIFEST).exists()
+    assert list_checkpoints(tmp_path) == []
+
+
+def test_a_kill_while_an_old_checkpoint_is_removed_leaves_no_half_of_it(tmp_path, monkeypatch):
+    for step in (1, 2, 3):
+        save(tmp_path, step)
+
+    def killed(path, **_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("shutil.rmtree", killed)
+    with pytest.raises(KeyboardInterrupt):
+        remove_old(tmp_path, keep=1)
+    monkeypatch.undo()
+    assert [path.name for path in list_checkpoints(tmp_path)] == ["step_2", "step_3"]
+    remove_abandoned(tmp_path, older_than_s=0)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step_2", "step_3"]
 
 
 def test_a_checkpoint_of_another_release_is_refused(tmp_path):
