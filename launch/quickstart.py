@@ -17,6 +17,7 @@ from pathlib import Path
 from launch.command import Parser, port, run_command
 from launch.local_ray import LocalRay
 from rl_system.config.load import load_config
+from rl_system.tracking.sweep import finished
 
 JOB_STOP_TIMEOUT_S = 90.0
 DEFAULT_CONFIG = Path(__file__).parent.parent / "configs" / "tau2_mock_cpu.yaml"
@@ -29,17 +30,22 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--config", type=Path, default=DEFAULT_CONFIG)
     parser.add_argument("--dashboard-port", type=port(), help="of the local Ray cluster (default: a free one)")
+    parser.add_argument("--resume", action="store_true", help="go on with a run that was stopped or lost; always done")
     signal.signal(signal.SIGTERM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     return run_command(lambda: quickstart(*parser.parse_known_args(arguments)))
 
 
 def quickstart(options: argparse.Namespace, overrides: list[str]) -> int:
     config = load_config(options.config, overrides)
-    run = [sys.executable, "-m", "launch.train", "--config", str(options.config.absolute()), *overrides]
+    # Always to be gone on with: whoever stopped or lost the quickstart repeats the command.
+    settings = ["--config", str(options.config.absolute()), *overrides]
+    run = [sys.executable, "-m", "launch.train", "--resume", *settings]
     say(f"run {config.name}, {config.steps} policy updates, into {config.directory}")
     step("model", [sys.executable, "-m", "launch.prepare_model", config.model.path], unless=Path(config.model.path).is_dir())
     step("configuration", [*run, "--dry-run"], quiet=True)
-    step("warm start", [sys.executable, "-m", "launch.warm_start", *run[3:]], unless=not config.warm_start.enabled)
+    if finished(config.directory, config.steps):
+        return subprocess.call(run)  # says so, without a cluster
+    step("warm start", [sys.executable, "-m", "launch.warm_start", *settings], unless=not config.warm_start.enabled)
     say("local Ray")
     with LocalRay(config.allocation.accelerators, options.dashboard_port) as cluster:
         say(f"submitting the run; dashboard {cluster.dashboard} (the token is in RAY_AUTH_TOKEN of the job)")

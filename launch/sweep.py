@@ -3,8 +3,8 @@
     python -m launch.sweep --config configs/tau2_mock_cpu.yaml --variants configs/sweeps/algorithms.yaml --seeds 0,1
 
 A file of variants maps names to overrides by dotted key. Every run is an ordinary one, named VARIANT-SEED, of its own
-process; further --section.key value go to all of them. Runs that are finished are not run again, so a sweep that was
-stopped goes on where it was.
+process; further --section.key value go to all of them. Runs that are finished are not run again and one that was begun goes
+on, so a sweep that was stopped or killed is gone on with by the same command.
 """
 
 from __future__ import annotations
@@ -19,9 +19,14 @@ from typing import Any
 from launch.bench.support.options import names
 from launch.command import STOPPED, Parser, run_command, wholes
 from rl_system.config.load import load_config, read_yaml
+from rl_system.config.resumption import changes
+from rl_system.config.run import RunConfig
 from rl_system.errors import UserError
 from rl_system.tracking.history import read_history
 from rl_system.tracking.sweep import Variant, finished, table
+
+COMPARED = ("seed", "model", "environment", "rollout", "algorithm", "optimizer", "warm_start")
+"""Sections that decide what a run learns; what it is run on, and how often it is saved, may differ."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -46,23 +51,41 @@ def sweep(options: argparse.Namespace, overrides: list[str]) -> int:
         for seed in options.seeds
         for name, keys in chosen.items()
     }
-    directories = {run: load_config(options.config, arguments).directory for run, arguments in runs.items()}
+    configs = {run: load_config(options.config, arguments) for run, arguments in runs.items()}
+    for config in configs.values():
+        require_same(config)
     for run, arguments in runs.items():
-        if options.table or finished(directories[run]):
+        if options.table or _finished(configs[run]):
             continue
-        code = subprocess.call([sys.executable, "-m", "launch.train", "--config", str(options.config), *arguments])
+        command = [sys.executable, "-m", "launch.train", "--config", str(options.config), "--resume", *arguments]
+        code = subprocess.call(command)
         if code:
-            print(f"the sweep stops: run {directories[run]} ended with exit code {code}", file=sys.stderr)
+            print(f"the sweep stops: run {configs[run].directory} ended with exit code {code}", file=sys.stderr)
             return code if code == STOPPED else 1
     found = []
     for name in chosen:
-        where = [directories[seed, name] for seed in options.seeds]
-        if done := [read_history(each) for each in where if finished(each)]:
+        where = [configs[seed, name] for seed in options.seeds]
+        if done := [read_history(each.directory) for each in where if _finished(each)]:
             found.append(Variant(name, done))
     if not found:
-        raise UserError(f"no run of {options.variants} is finished in {next(iter(directories.values())).parent}")
+        raise UserError(f"no run of {options.variants} is finished in {next(iter(configs.values())).output}")
     print(table(found))
     return 0
+
+
+def _finished(config: RunConfig) -> bool:
+    return finished(config.directory, config.steps)
+
+
+def require_same(config: RunConfig) -> None:
+    """UserError where a run that is finished was another than the sweep's: the table would compare what it does not say."""
+    if not _finished(config):
+        return  # --resume will tell
+    before, now = read_history(config.directory).config, config.model_dump(mode="json")
+    different = [change for change in changes(before, now, {}, {}) if change.key.partition(".")[0] in COMPARED]
+    if different:
+        what = "; ".join(f"{change.key} was {change.old!r}, the sweep has {change.new!r}" for change in different)
+        raise UserError(f"{config.directory} is finished with another configuration ({what}); move it away or choose --output")
 
 
 def read_variants(path: Path) -> dict[str, dict[str, Any]]:

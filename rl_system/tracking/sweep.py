@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rl_system.errors import UserError
-from rl_system.tracking.history import History, read_history
+from rl_system.tracking.events import FINISHED
+from rl_system.tracking.history import History
+from rl_system.tracking.json_lines import scan_lines
 from rl_system.tracking.summary import quarters
 
 HEADER = (
@@ -21,12 +23,10 @@ HEADER = (
 )
 
 
-def finished(directory: Path) -> bool:
-    """Whether `directory` holds a run that did all its updates and wrote its report."""
-    if not (directory / "report.html").exists():
-        return False
-    history = read_history(directory)
-    return len(history.steps) >= history.config["steps"]
+def finished(directory: Path, steps: int) -> bool:
+    """Whether `directory` holds a run that did `steps` updates and everything after them."""
+    ends = [event for event in scan_lines(directory / "events.jsonl").lines if event.get("event") == FINISHED]
+    return any(event.get("steps", 0) >= steps for event in ends) and (directory / "metrics.jsonl").exists()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,15 @@
 """Variants of a configuration as one table, from runs on disk and through the command."""
 
 import re
+import shutil
+from pathlib import Path
 
 import pytest
 import yaml
 
 from launch import sweep
+from rl_system.config.load import load_config
 from rl_system.tracking.history import read_history
-from rl_system.tracking.report import write_report
 from rl_system.tracking.sweep import Variant, finished, table
 from tests.rl_system.tracking.runs import write_run
 
@@ -35,7 +37,9 @@ def started(monkeypatch, tmp_path):
         name = words[words.index("--name") + 1]
         calls.append(words)
         if name not in codes:
-            write_report(write_run(tmp_path, name, steps=8))
+            config = load_config(Path(words[words.index("--config") + 1]), words[words.index("--resume") + 1 :])
+            directory = write_run(tmp_path, name, steps=8, finished=True)
+            (directory / "config.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json")))
         return codes.get(name, 0)
 
     monkeypatch.setattr(sweep.subprocess, "call", call)
@@ -52,14 +56,11 @@ def test_a_row_has_every_seed_and_means_over_them(tmp_path):
     assert cells["largest staleness"] == "1"
 
 
-def test_a_run_is_finished_when_it_did_all_its_updates_and_has_a_report(tmp_path):
-    directory = write_run(tmp_path, "a", steps=4)
-    assert not finished(directory)
-    write_report(directory)
-    assert finished(directory)
-    config = yaml.safe_load((directory / "config.yaml").read_text())
-    (directory / "config.yaml").write_text(yaml.safe_dump(config | {"steps": 5}))
-    assert not finished(directory)
+def test_a_run_is_finished_when_it_did_all_its_updates_and_all_that_follows_them(tmp_path):
+    assert not finished(tmp_path / "absent", 4)
+    assert not finished(write_run(tmp_path, "killed", steps=4), 4)
+    directory = write_run(tmp_path, "a", steps=4, finished=True)
+    assert finished(directory, 4) and finished(directory, 3) and not finished(directory, 5)
 
 
 def test_every_variant_runs_once_for_every_seed_with_its_keys(command, started, capsys):
@@ -83,6 +84,28 @@ def test_a_sweep_stops_at_a_run_that_fails_and_goes_on_from_there(command, start
     codes.clear()
     assert sweep.main(command) == 0
     assert [words[words.index("--name") + 1] for words in calls] == ["plain-0", "small-0", "small-0"]
+
+
+def test_a_sweep_that_was_killed_goes_on_with_the_runs_that_it_had_begun_by_the_same_command(command, started, tmp_path):
+    calls, codes = started
+    codes["small-0"] = -9
+    assert sweep.main(command) == 1
+    killed = write_run(tmp_path, "small-0", steps=3)
+    assert sweep.main([*command, "--table"]) == 0  # of the one that is finished
+    shutil.rmtree(killed)  # `started` writes it whole, as a run that is gone on with would
+    codes.clear()
+    assert sweep.main(command) == 0
+    assert [words[words.index("--name") + 1] for words in calls] == ["plain-0", "small-0", "small-0"]
+    assert all("--resume" in words for words in calls)
+
+
+def test_a_finished_run_of_another_configuration_is_not_taken_for_one_of_the_sweep(command, started, capsys):
+    calls, _ = started
+    assert sweep.main([*command, "--only", "plain"]) == 0
+    assert sweep.main([*command, "--optimizer.learning_rate", "3e-4"]) == 2
+    err = capsys.readouterr().err
+    assert "plain-0 is finished with another configuration" in err
+    assert "optimizer.learning_rate was 1e-05, the sweep has 0.0003" in err and len(calls) == 1
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ import numpy as np
 import yaml
 
 from rl_system.config.load import build_config
-from rl_system.tracking.tracker import Tracker
+from rl_system.tracking.tracker import FINISHED, Tracker
 
 
-def write_run(output: Path, name: str, steps: int) -> Path:
+def write_run(output: Path, name: str, steps: int, *, finished: bool = False) -> Path:
     """A run with a reward that rises, evaluations, an event and gaps in its metrics."""
     config = build_config(
         {
@@ -45,4 +45,6 @@ def write_run(output: Path, name: str, steps: int) -> Path:
             )
         tracker.event("worker_lost", reason="<engine & all>")
         tracker.evaluation({"eval/success_rate": 0.75})
+        if finished:
+            tracker.event(FINISHED, steps=steps)
     return config.directory
