@@ -7,6 +7,7 @@ visible in the configuration, on the disk or in the size of this machine.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -96,11 +97,8 @@ def preflight(
     require_lasting(config.directory.resolve(), "output")
     require_writable(config.directory, "output")
     behind: Mapping[str, str | None] = {}
-    try:
+    with contextlib.suppress(ModelNotCached):  # said below, with what else there is to say about it
         behind = contents(config)
-    except ModelNotCached:
-        if not dry_run:
-            raise
     start = find_start(config, resume, behind)
     if start.complete:
         return Preflight(start)
