@@ -20,6 +20,8 @@ WITH_A_CRITIC = {
     "rollout__over_sample": 1,
     "environment__shuffle_window": "null",
     "environment__curriculum__enabled": "true",
+    # Engines score at temperature 1 and sample at this one.
+    "rollout__sampling__temperature": 0.7,
 }
 """What keeps most state between steps: a second model with its optimizer, and the outcomes of every task."""
 
