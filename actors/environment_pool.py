@@ -8,16 +8,21 @@ reported as dropped.
 from __future__ import annotations
 
 import asyncio
-import itertools
+import contextlib
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import ray
 from ray.actor import ActorHandle
 
+from actors.endpoint import EndpointServers
 from actors.turn_routing import TurnRouting
 from envs.host import EnvironmentHost
-from envs.registry import list_tasks
+from envs.registry import is_agent, list_tasks
 from rl_system.algorithms.group_race import GroupRace
 from rl_system.algorithms.task_sampler import TaskSampler
 from rl_system.allocation.ledger import StartedGroup
@@ -25,8 +30,9 @@ from rl_system.chat.agent import Limits, run_episode
 from rl_system.chat.clock import EpisodeClock
 from rl_system.chat.renderer import Renderer
 from rl_system.config.run import RunConfig
-from rl_system.records import Ending, Episode, Task
-from rl_system.seeds import turn_seeds
+from rl_system.endpoint.agent_episode import play_agent
+from rl_system.records import Ending, Episode, Task, Turn
+from rl_system.seeds import turn_seed
 from rl_system.tracking.failure_book import FailureBook
 from rl_system.tracking.failures import Sighting
 from rl_system.training.loading import load_tokenizer
@@ -36,12 +42,14 @@ EPISODE_ATTEMPTS = 3
 LEVEL_INTERVAL_S = 0.1
 """Shortest time between two reports of levels to the controller; what lies between is reported once."""
 EVALUATION_GROUP = -1
+CALLS_AT_ONCE = 100_000
+"""Calls of the pool that may be under way: each turn of an agent is one."""
 
 Key = tuple[int, int]
 """An episode under way: group and index, which is what the router knows it by."""
 
 
-@ray.remote(num_cpus=0)
+@ray.remote(num_cpus=0, max_concurrency=CALLS_AT_ONCE)
 class EnvironmentPool:
     def __init__(
         self,
@@ -65,6 +73,11 @@ class EnvironmentPool:
         # A worker that broke is replaced: as long as that may take, and the weights after it.
         patience_s = config.allocation.start_timeout_s + config.weights.timeout_s
         self.turns = TurnRouting(patience_s, self._levels_changed.set)
+        self.endpoint: EndpointServers | None = None
+        """Where agents call the model, if the episodes are theirs."""
+        if is_agent(config.environment):
+            me = ray.get_runtime_context().current_actor
+            self.endpoint = EndpointServers(config, model_directory, me)
         self.under_way: dict[int, Task] = {}
         """Tasks of the groups that are running, by group."""
         self._slots = asyncio.Semaphore(config.environment.concurrency)
@@ -76,6 +89,8 @@ class EnvironmentPool:
     async def start(self) -> None:
         """Start the processes that environments live in."""
         await self.host.start()
+        if self.endpoint is not None:
+            await self.endpoint.start()
 
     async def set_workers(self, workers: dict[int, ActorHandle]) -> None:
         """The healthy rollout workers from now on, by device."""
@@ -114,6 +129,22 @@ class EnvironmentPool:
         """Start no more groups; `run` returns when those under way are done."""
         self._closing = True
 
+    async def generate_turn(
+        self,
+        key: Key,
+        prompt_ids: np.ndarray,
+        max_new_tokens: int,
+        temperature: float | None,
+        repeat: int = 0,
+        seed: int | None = None,
+        without_worker: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
+    ) -> Turn:
+        """A turn of the episode `key`. repeat, seed: see `turn_seed`; only a deterministic run, or an agent, chooses seeds.
+        without_worker: see `TurnRouting.generate`. Raises GenerationFailed."""
+        if self.config.deterministic or seed is not None:
+            seed = turn_seed(self.config.seed, *key, prompt_ids, repeat, seed)
+        return await self.turns.generate(key, prompt_ids, max_new_tokens, temperature, seed, without_worker)
+
     async def evaluate(self, split: str, episodes_per_task: int, max_tasks: int | None, temperature: float) -> list:
         """Play every task of `split` beside the training groups and return the episodes, task by task.
 
@@ -149,8 +180,14 @@ class EnvironmentPool:
         under_way = {str(group_id): task.task_id for group_id, task in self.under_way.items()}
         return {"sampler": self.sampler.state(), "under_way": under_way}
 
+    def endpoints(self) -> list[ActorHandle]:
+        """The servers of the endpoint."""
+        return [] if self.endpoint is None else self.endpoint.actors
+
     async def close(self) -> None:
         await self.host.close()
+        if self.endpoint is not None:
+            await self.endpoint.stop()
 
     async def _play_group(self, group: StartedGroup, task: Task) -> None:
         rollout = self.config.rollout
@@ -187,21 +224,8 @@ class EnvironmentPool:
             self._levels_changed.set()
             try:
                 for _ in range(EPISODE_ATTEMPTS):
-                    seeds = turn_seeds(self.config.seed, *key) if self.config.deterministic else itertools.repeat(None)
-                    clock = EpisodeClock()
                     with self.failures.playing(task) as over:
-                        episode = await run_episode(
-                            task,
-                            group_id,
-                            index,
-                            self.host.environment(task),
-                            lambda ids, most, seeds=seeds, clock=clock: self.turns.generate(
-                                key, ids, most, temperature, next(seeds), clock.stopped
-                            ),
-                            self.renderer,
-                            self.limits,
-                            clock,
-                        )
+                        episode = await self._attempt(task, key, temperature)
                         over(episode)
                     if episode.ended is not Ending.FAILED:
                         break
@@ -212,13 +236,28 @@ class EnvironmentPool:
                 self._levels_changed.set()
         return episode
 
+    async def _attempt(self, task: Task, key: Key, temperature: float | None) -> Episode:
+        if self.endpoint is not None:
+            door = self.endpoint.door(key, temperature)
+            return await play_agent(task, *key, partial(self.host.run_agent, task), door, self.limits)
+        clock = EpisodeClock()
+        return await run_episode(
+            task,
+            *key,
+            self.host.environment(task),
+            lambda prompt_ids, most: self.generate_turn(key, prompt_ids, most, temperature, without_worker=clock.stopped),
+            self.renderer,
+            self.limits,
+            clock,
+        )
+
     async def _report_levels(self) -> None:
         while True:
             await self._levels_changed.wait()
             self._levels_changed.clear()
             await self.controller.levels.remote(
                 self.config.environment.concurrency - self._episodes,
-                self._episodes - self.turns.requests,
+                self._episodes - self.turns.episodes,
                 self.turns.engines,
                 self.turns.busy_engines,
             )

@@ -49,6 +49,8 @@ class TurnRouting:
         self._in_engine: Counter[int] = Counter()
         self.slow_turns = 0
         """Times that a worker took too long for a turn, since the start."""
+        self._asking: Counter[Hashable] = Counter()
+        """Requests in engines by episode: an agent may have several."""
         self.paced = PacedDevices()
         """How fast workers may be, see `allocation.pace`."""
 
@@ -62,8 +64,9 @@ class TurnRouting:
         return sum(count > 0 for count in self._in_engine.values())
 
     @property
-    def requests(self) -> int:
-        return sum(self._in_engine.values())
+    def episodes(self) -> int:
+        """Episodes that have a request in an engine."""
+        return len(self._asking)
 
     async def set_workers(self, workers: Mapping[int, ActorHandle]) -> None:
         """The healthy workers from now on; episodes of one that is gone go on elsewhere. One that was taken out because it
@@ -114,7 +117,7 @@ class TurnRouting:
             device = await self._worker_of(episode, without_worker)
             worker = self._workers[device]
             try:
-                turn = await self._ask(device, prompt_ids, max_new_tokens, temperature, prefix, seed)
+                turn = await self._ask(device, episode, prompt_ids, max_new_tokens, temperature, prefix, seed)
             except Gone as error:
                 failures.append(f"worker {device} broke: {error}")
                 if self._workers.get(device) == worker:  # else another one has its place already
@@ -138,6 +141,7 @@ class TurnRouting:
     async def _ask(
         self,
         device: int,
+        episode: Hashable,
         prompt_ids: np.ndarray,
         max_new_tokens: int,
         temperature: float | None,
@@ -145,6 +149,7 @@ class TurnRouting:
         seed: int | None,
     ) -> Turn:
         self._in_engine[device] += 1
+        self._asking[episode] += 1
         self._on_change()
         began, before = time.monotonic(), len(prefix.response_ids) if prefix else 0
         request = self._workers[device].generate.remote(prompt_ids, max_new_tokens, temperature, prefix, seed)
@@ -161,7 +166,13 @@ class TurnRouting:
             raise
         finally:
             self._in_engine[device] -= 1
+            self._asked(episode)
             self._on_change()
+
+    def _asked(self, episode: Hashable) -> None:
+        self._asking[episode] -= 1
+        if not self._asking[episode]:
+            del self._asking[episode]
 
     async def _hold_back(self, device: int, tokens: int, began: float) -> None:
         await asyncio.sleep(self.paced.wait_s(device, tokens, began, time.monotonic()))

@@ -21,7 +21,7 @@ from rl_system.records import Ending, Task
 AGENT_FUNCTIONS = ("run", "tasks")
 METHODS = ("reset", "tools", "observe", "step", "score", "demonstration", "close")
 ROLES = ("system", "user", "assistant", "tool")
-ENDINGS = tuple(ended for ended in Ending if ended is not Ending.FAILED)
+ENDINGS = tuple(ended for ended in Ending if ended not in (Ending.FAILED, Ending.AGENT_ERROR))
 SHOWN_DUPLICATES = 3
 
 
@@ -164,6 +164,8 @@ def check_agent_tasks(tasks: Any, function: Callable, name: str) -> dict[str, di
 def check_result(value: Any, function: Callable) -> tuple[float | None, dict[str, float]]:
     """What `run` of an agent may give: the reward of the episode, or rewards by completion id. Else ContractBroken."""
     if isinstance(value, dict):
+        if not value:
+            raise _wrong(function, value, "a reward, or at least one by the id of a completion", "as its rewards")
         for key in value:
             if not isinstance(key, str):
                 raise _wrong(function, key, "the id of a completion", "as a key of its rewards")

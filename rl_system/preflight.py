@@ -109,6 +109,13 @@ def preflight(
     for split, found in tasks.items():
         if not found:
             raise UserError(f"environment {config.environment.label} has no task in split {split!r}; choose another split")
+    if is_agent(config.environment):
+        if config.warm_start.enabled:
+            raise UserError(
+                f"warm_start.enabled is true, but environment.name {config.environment.name!r} is an agent that plays by itself, "
+                "of which there are no demonstrations; set it to false"
+            )
+        unchecked.append("the first prompts, which the agent writes itself")
     try:
         check_user(config.environment.user, config.model.device)
     except (UserUnreachable, ModelNotCached) as absent:

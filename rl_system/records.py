@@ -42,6 +42,8 @@ class Ending(enum.StrEnum):
     MAX_TOKENS = "max_tokens"
     """A response or the whole episode used up its token budget, or the model's context is full."""
     TIMEOUT = "timeout"
+    AGENT_ERROR = "agent_error"
+    """An agent that plays by itself raised, though every call of it was answered."""
     FAILED = "failed"
     """The environment or its host broke: an infrastructure error, never scored."""
 
@@ -84,7 +86,7 @@ class Failure:
     """Why an episode failed. of: what broke. what: one line, with the place where there is one. details: the traceback, or
     "" where there is none."""
 
-    of: Literal["environment", "generation"]
+    of: Literal["environment", "generation", "agent"]
     what: str
     details: str = ""
 
@@ -94,7 +96,7 @@ class Episode:
     """One rollout of one task, finished and scored.
 
     reward: the environment's reward, before any shaping. reward_parts: what it was made of, by name. failure: of one that
-    FAILED.
+    FAILED, or whose agent raised.
     transcript: chat messages as plain dicts, for people. timings: seconds by name (`generate`, `environment`, `total`).
     parents: [turns], the earlier turn that each goes on from, −1 where from none; None: each goes on from the one before.
     turn_rewards: what single turns earned, by their index, where that was told.

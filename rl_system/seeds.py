@@ -6,15 +6,22 @@ are trained on share one, so that no two of them draw the same random numbers.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
+from hashlib import blake2b
 
 import numpy as np
 
 
-def turn_seeds(run: int, group_id: int, index: int) -> Iterator[int]:
-    """Of the turns of episode `index` of a group, in order; each below 2^63. Evaluations have group −1."""
-    return (_seed(run, group_id + 1, index, turn) for turn in itertools.count())
+def turn_seed(
+    run: int, group_id: int, index: int, prompt_ids: np.ndarray, repeat: int = 0, chosen: int | None = None
+) -> int:
+    """Of a turn of episode `index` of a group, below 2^63. Evaluations have group −1.
+
+    prompt_ids: int32 [prompt]; repeat: how many turns of the episode had this prompt before. chosen: a seed of the agent's
+    own, in place of `repeat`: turns that it asks for with one seed and one prompt are the same turn.
+    """
+    digest = blake2b(np.ascontiguousarray(prompt_ids, np.int32).tobytes(), digest_size=8).digest()
+    place = (repeat + 1, 0) if chosen is None else (0, chosen % (1 << 64))
+    return _seed(run, group_id + 1, index, int.from_bytes(digest), *place)
 
 
 def seed_of_rest(seed: int, tokens: int) -> int:

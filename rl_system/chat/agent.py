@@ -7,7 +7,6 @@ the agent does wrong is part of the episode: a malformed call is answered by an 
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator

@@ -77,7 +77,7 @@ class AlgorithmConfig(Section):
     """What an episode cut short by a budget contributes: its own reward, reward 0, or nothing at all."""
     endings: dict[Ending, Treatment] = {}
     """The same by ending, where one is to be treated otherwise than `truncated` says: `max_turns`, `max_errors`,
-    `max_tokens`, `timeout`."""
+    `max_tokens`, `timeout`, `agent_error`."""
     malformed_call_penalty: float = Field(0.0, ge=0)
     """Taken from the shaped reward for each tool call that could not be parsed."""
     tool_error_penalty: float = Field(0.0, ge=0)

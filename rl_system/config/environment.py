@@ -3,6 +3,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from rl_system.config.curriculum import CurriculumConfig
+from rl_system.config.endpoint import EndpointConfig
 from rl_system.config.section import Section
 
 TAU2 = "tau2"
@@ -55,6 +56,8 @@ class EnvironmentConfig(Section):
     """Consecutive tasks of the split that stay together when tasks are shuffled; None: the whole split."""
     curriculum: CurriculumConfig = CurriculumConfig()
     user: UserConfig = UserConfig()
+    endpoint: EndpointConfig = EndpointConfig()
+    """Only for agents that call the model themselves."""
     concurrency: int = Field(32, ge=1)
     """Episodes that run at once."""
     start_timeout_s: float = Field(120.0, gt=0)

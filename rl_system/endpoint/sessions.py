@@ -25,6 +25,7 @@ from rl_system.endpoint.calls import Call, CallTree, Place
 from rl_system.endpoint.record import SessionRecord, record_of
 from rl_system.endpoint.refusals import Refused, SamplingFailed
 from rl_system.endpoint.requests import TurnRequest
+from rl_system.records import Turn
 
 LONG_TEXT = 20_000
 """Characters from which on a prompt is rendered in a thread, so that other sessions' calls do not wait for it."""

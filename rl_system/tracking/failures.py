@@ -49,7 +49,7 @@ class FailureWatch:
         self._patience_s = 0.0
         """How long the last episode took that failed."""
         self.failures = 0
-        """Of environments, so far."""
+        """Of environments and agents, so far."""
 
     def started(self, task: Task, episode: int, now: float) -> None:
         """episode: any number that tells the running episodes of a task apart."""
@@ -60,7 +60,7 @@ class FailureWatch:
         began = self._running.pop((task, episode), now)
         if failure is not None:
             self._see(task, failure)
-            if failure.of != "environment":
+            if failure.of == "generation":
                 return
             self._patience_s = now - began
             self.failures += 1
@@ -103,7 +103,7 @@ class FailureWatch:
             return None
         (most, times), *_ = Counter(failure.what for failure in failed).most_common(1)
         return (
-            f"{len(failed)} of the last {len(self._ended)} episodes failed because their environment broke, of {failing} "
+            f"{len(failed)} of the last {len(self._ended)} episodes failed because their environment or agent broke, of {failing} "
             f"of {len(self._failing) + len(alive)} tasks; {times} of them: {most}"
         )
 
