@@ -17,7 +17,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     slow = pytest.mark.skip(reason="takes minutes; run with --slow")
     gpu = pytest.mark.skip(reason="no CUDA device on this machine")
     for item in items:
-        if "slow" in item.keywords and not config.getoption("--slow"):
+        # By marker: among the keywords are the names of all folders above, and a checkout may be in one named `gpu`.
+        if item.get_closest_marker("slow") and not config.getoption("--slow"):
             item.add_marker(slow)
-        if "gpu" in item.keywords and not torch.cuda.is_available():
+        if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(gpu)

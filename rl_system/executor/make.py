@@ -52,7 +52,7 @@ def make_executor(
     tree = TreeExecutor(
         model,
         outputs,
-        CpuFlashKernel() if model.device.type == "cpu" else kernel_for_cuda(model.dtype),
+        CpuFlashKernel() if model.device.type == "cpu" else kernel_for_cuda(model.dtype, model.device),
         cost_model,
         gradients,
         block_tokens=config.block_tokens,

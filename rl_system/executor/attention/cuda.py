@@ -6,7 +6,8 @@ Queries, keys and values of the calls are packed to [rows, heads, head size] wit
 
 from __future__ import annotations
 
-import importlib.util
+import functools
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -16,20 +17,39 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rl_system.executor.attention.flash_attn_package import Unusable, check_results, distribution, find_interface
 from rl_system.executor.attention.kernels import BackwardInputs, Inputs, Kernel, ReferenceKernel
+
+logger = logging.getLogger(__name__)
 
 HALF = (torch.bfloat16, torch.float16)
 
 
-def kernel_for_cuda(dtype: torch.dtype) -> Kernel:
-    """The flash-attn package's kernel where that is installed, else torch's own build of the same algorithm."""
+@functools.cache
+def kernel_for_cuda(dtype: torch.dtype, device: torch.device) -> Kernel:
+    """The flash-attn package's kernel where that works on `device`, else torch's own build of the same algorithm.
+
+    A package that is there and cannot be used is told of in a warning.
+    """
     if dtype not in HALF:
         return ReferenceKernel()
-    if importlib.util.find_spec("flash_attn") is None:
+    try:
+        kernel = FlashAttnKernel(find_interface())
+        check_results(kernel, device, dtype)
+    except Unusable as reason:
+        if reason.installed:
+            logger.warning("flash-attn %s; torch's own flash attention serves", reason)
         return TorchFlashKernel()
-    from flash_attn import flash_attn_interface
+    return kernel
 
-    return FlashAttnKernel(flash_attn_interface)
+
+def describe_cuda_kernels() -> str:
+    """Which kernels this machine's packages offer for CUDA in half precision, in words; no device is needed or asked."""
+    try:
+        find_interface()
+    except Unusable as reason:
+        return f"torch's own flash attention (flash-attn {reason})"
+    return distribution()
 
 
 @dataclass(frozen=True, slots=True)
