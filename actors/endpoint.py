@@ -8,6 +8,7 @@ every other turn is.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +31,8 @@ from rl_system.records import Turn
 from rl_system.training.loading import load_tokenizer
 
 MIB = 1 << 20
+RESTART_TIMEOUT_S, RESTART_POLL_S = 120.0, 0.5
+"""Longest that an episode waits for a server that died to be there again."""
 
 Key = tuple[int, int]
 """An episode under way, as the pool knows it."""
@@ -141,7 +144,15 @@ class EndpointDoor:
 
     async def open(self) -> Endpoint:
         self.servers._sessions[self.index] += 1
-        endpoint = await self._ask("open_session", self.key, self.temperature)
+        deadline = time.monotonic() + RESTART_TIMEOUT_S
+        while True:  # a server that died takes a moment to be there again
+            try:
+                endpoint = await self._ask("open_session", self.key, self.temperature)
+                break
+            except GenerationFailed:
+                if time.monotonic() > deadline:
+                    raise
+            await asyncio.sleep(RESTART_POLL_S)
         self._secret = endpoint.api_key
         return endpoint
 

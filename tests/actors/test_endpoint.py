@@ -189,36 +189,3 @@ def test_a_server_that_dies_fails_the_episodes_that_called_it_and_the_next_ones_
     # Played again, by the server that took its place.
     assert [each.ended for each in episodes] == [Ending.AGENT_STOP] * 4
     assert all(len(each.turns) == 3 for each in episodes)
-
-
-def test_episodes_that_are_cancelled_leave_nothing_in_the_engine(local_ray, model):
-    with Played(model, "talks", each=3, worker=Sampling.remote(hold=True)) as played:
-        time.sleep(4)
-        ray.cancel(played.evaluation)
-        deadline = time.monotonic() + 60
-        while played.seen()[1] < 3:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-
-
-def test_keys_and_tokens_of_episodes_stay_apart_also_over_several_servers(local_ray, model):
-    with Played(model, "speaks_of_itself", each=24, environment={"endpoint": {"processes": 2}}) as played:
-        episodes = played.episodes()
-    renderer = Renderer(load_tokenizer(ModelConfig(path=str(model))))
-    keys = [set(re.findall(r"ends in (\S+)\.", renderer._tokenizer.decode(turn.prompt_ids))) for each in episodes for turn in each.turns]
-    of_episode = [keys[2 * i] | keys[2 * i + 1] for i in range(24)]
-    assert all(len(each) == 1 for each in of_episode) and len(set.union(*of_episode)) == 24
-
-
-def test_seeds_follow_from_prompts_and_never_from_what_was_faster(local_ray, model):
-    deterministic = {"deterministic": True, "rollout": {"max_staleness": 0, "sampling": {"max_new_tokens": 32}}, "executor": {"method": "tree"}}
-    played = []
-    for _ in range(2):
-        with Played(model, "in_parallel+helper+talks", each=2, **deterministic) as run:
-            played.append((run.episodes(), run.seen()[0], run.config))
-    (first, done, config), (second, _, _) = played
-    assert turns_of(first) == turns_of(second) and [each.parents for each in first] == [each.parents for each in second]
-    assert len({seed for *_, seed in done}) == len(done)
-    talks = [each for each in first if each.task.task_id == "talks"][0]
-    expected = [turn_seed(config.seed, EVALUATION_GROUP, 4, turn.prompt_ids) for turn in talks.turns]
-    assert all(seed in {seed for *_, seed in done} for seed in expected)
