@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections import Counter
 from pathlib import Path
@@ -13,14 +12,10 @@ import pytest
 import ray
 
 from actors.controller import Controller
-from actors.environment_pool import EVALUATION_GROUP, EnvironmentPool
+from actors.environment_pool import EnvironmentPool
 from rl_system.algorithms.sequences import sequence_runs
-from rl_system.chat.renderer import Renderer
-from rl_system.config.model import ModelConfig
 from rl_system.config.run import RunConfig
 from rl_system.records import Ending, Episode, Turn
-from rl_system.seeds import turn_seed
-from rl_system.training.loading import load_tokenizer
 from tests.agents import calling
 from tests.models import save_tiny_chat_model
 
