@@ -44,6 +44,12 @@ def trial_config(config: EnvironmentConfig) -> EnvironmentConfig:
     return config.model_copy(update=changes)
 
 
+async def try_environment(config: EnvironmentConfig, tasks: Sequence[Task]) -> list[str]:
+    """`try_playing` in a place of its own."""
+    async with EnvironmentHost(trial_config(config)) as host:
+        return await try_playing(host, tasks)
+
+
 async def try_playing(host: EnvironmentHost, tasks: Sequence[Task]) -> list[str]:
     """Play the first of `tasks`, or another one where it fails. Returns what failed, in words.
 

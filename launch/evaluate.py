@@ -1,64 +1,64 @@
-"""How well a policy solves the tasks of a domain.
+"""How well a policy solves the tasks of an environment.
 
     python -m launch.evaluate --domain airline --split test --user scripted --policy gold
     python -m launch.evaluate --domain mock --split test --user solo --policy smollm2-135m-instruct --trials 4
+    python -m launch.evaluate --config configs/my_run.yaml --policy runs/my_run/checkpoints/step_20/model
+    python -m launch.evaluate --environment.name examples.guessing --list
 
 `--policy` is `gold` (the known solutions: an upper bound, and a check of the set-up), `noop` (does nothing: a lower
 bound), or a model: a directory in Hugging Face layout or the name of a prepared one, sampled by vLLM in this process.
-Every key of the run configuration can be given as `--section.key value`. Transcripts are written to disk.
+What is played is what a run of the same configuration evaluates on; every key of it can be given as `--section.key
+value`, and the options below stand for some. Transcripts and a summary are written to a directory of their own.
+
+Exit codes: 0 where every episode was played, 3 where some failed (their environment or the engine broke: the results are
+incomplete, standard error tells why), 2 for a mistake in what was asked for, 130 after Ctrl-C.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import sys
-from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from datetime import datetime
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
-import numpy as np
-
 from envs.host import EnvironmentHost
-from envs.protocol import AsyncEnvironment
-from envs.registry import list_tasks
+from envs.registry import is_agent, list_tasks
+from envs.trial import try_environment
 from launch.command import Parser, number, run_command, whole
-from rl_system.allocation.handover import OVERDUE
-from rl_system.chat.agent import Limits, run_episode
-from rl_system.chat.renderer import Renderer
-from rl_system.chat.scripted import doing_nothing, gold, play_script
-from rl_system.config.load import build_config, read_yaml
+from launch.evaluation_config import SCRIPTED, checkpoint_of, evaluation_config, policy_label
+from launch.policies import policy
+from launch.results import results_stream
+from rl_system.config.load import parse_overrides
 from rl_system.config.run import RunConfig
-from rl_system.records import Episode, Task, Turn
+from rl_system.errors import UserError
+from rl_system.output_place import require_writable
+from rl_system.records import Episode, Task
 from rl_system.strict_json import to_json
-from rl_system.tracking.episodes import write_episodes
-from rl_system.tracking.evaluation import evaluation_metrics
+from rl_system.tracking.evaluation import evaluation_summary
+from rl_system.tracking.evaluation_record import EvaluationRecord, make_directory
+from rl_system.tracking.failure_book import FailureBook, told
 from rl_system.user_model import check_user
 
-Play = Callable[[Task, int, int, AsyncEnvironment], Awaitable[Episode]]
-"""One episode: task, number of the task, trial, and the environment to play it in."""
-
-LONG_PROMPTS = {"max_model_len": 16384}
-"""What the domains with real policies need; mock's prompts are short."""
+FAILED = 3
+"""Exit code where some of the episodes failed: what was measured is not what was asked for."""
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = Parser(
         prog="python -m launch.evaluate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--domain", default="mock")
-    parser.add_argument("--split", default="test")
-    parser.add_argument("--user", choices=("solo", "scripted", "llm"), default="solo")
-    parser.add_argument("--policy", required=True, help="gold, noop, or a model")
+    parser.add_argument("--policy", help="gold, noop, or a model")
+    parser.add_argument("--list", action="store_true", help="print the tasks that would be played, and play nothing")
     parser.add_argument("--config", type=Path, help="a file of configs/ to take everything else from")
-    parser.add_argument("--trials", type=whole(at_least=1), default=1, help="episodes of each task; pass^k is reported up to this k")
+    parser.add_argument("--domain", help="environment.domain; mock where nothing says otherwise")
+    parser.add_argument("--split", help="evaluation.split; test where nothing says otherwise")
+    parser.add_argument("--user", choices=("solo", "scripted", "llm"), help="environment.user.kind")
+    parser.add_argument("--trials", type=whole(at_least=1), help="episodes of each task; pass^k is reported up to this k")
     parser.add_argument("--max-tasks", type=whole(at_least=1), help="only the first tasks of the split")
-    parser.add_argument("--temperature", type=number(at_least=0), default=0.0, help="of a model's sampling; 0 is greedy")
-    parser.add_argument("--output", type=Path, default=Path("runs/evaluations"), help="where transcripts go")
+    parser.add_argument("--temperature", type=number(at_least=0), help="of a model's sampling; 0, the default, is greedy")
+    parser.add_argument("--output", type=Path, help="where evaluations go; `evaluations` in the configuration's output")
     parser.add_argument(
         "--json", action="store_true", help="one JSON object a line and nothing else on standard output"
     )
@@ -66,150 +66,166 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def evaluate(options: argparse.Namespace, overrides: list[str]) -> int:
-    config = configuration(options, overrides)
-    check_user(config.environment.user, config.model.device)
-    tasks = list_tasks(config.environment, options.split)[: options.max_tasks]
-    with results_stream(options.json) as out:
-        report = (lambda episode: print(to_json(as_record(episode)), file=out, flush=True)) if options.json else None
-        episodes = asyncio.run(play_all(config, options, tasks, report))
-        path = options.output / config.name / "episodes.jsonl"
-        write_episodes(path, episodes)
-        if options.json:
-            print(to_json(summary(episodes) | {"transcripts": path}), file=out, flush=True)
-        else:
-            print(table(episodes), f"transcripts: {path}", sep="\n", file=out)
-    return 0
+    if options.policy is None and not options.list:
+        raise UserError("--policy is missing; give gold, noop or a model, or --list to see the tasks")
+    config = evaluation_config(options, overrides)
+    tasks = chosen_tasks(config)
+    with results_stream() as out:
+        if options.list:
+            for task in tasks:
+                print(to_json({"task_id": task.task_id}) if options.json else task.task_id, file=out)
+            return 0
+        output = (options.output.expanduser() if options.output else config.output / "evaluations").absolute()
+        require_writable(output, "--output")
+        check_user(config.environment.user, config.model.device)
+        for warning in asyncio.run(tried(config, tasks)):
+            print(f"warning: {warning}", file=sys.stderr)
+        return play(config, options, tasks, output, parse_overrides(overrides).get("name"), out)
 
 
-def configuration(options: argparse.Namespace, overrides: list[str]) -> RunConfig:
-    """The run configuration that the evaluated policy would have been sampled under."""
-    values: dict[str, Any] = (
-        read_yaml(options.config) if options.config else {"environment": {"processes": processes()}}
+def chosen_tasks(config: RunConfig) -> list[Task]:
+    split = config.environment.split
+    tasks = list_tasks(config.environment, split)
+    if not tasks:
+        raise UserError(f"environment {config.environment.label} has no task in split {split!r}; choose another split")
+    return tasks[: config.evaluation.max_tasks]
+
+
+async def tried(config: RunConfig, tasks: list[Task]) -> list[str]:
+    return [] if is_agent(config.environment) else await try_environment(config.environment, tasks)
+
+
+def play(
+    config: RunConfig, options: argparse.Namespace, tasks: list[Task], output: Path, name: str | None, out: TextIO
+) -> int:
+    """Play, write down and print. Returns the exit code."""
+    split = config.environment.split
+    directory = make_directory(
+        output, name, policy_label(options.policy), environment_label(config, tasks), split, config.environment.user.kind
     )
-    now = datetime.now().strftime("%Y%m%d-%H%M%S-%f")
-    policy = Path(options.policy).name if options.policy in ("gold", "noop") else "model"
-    values["name"] = f"{options.domain}-{options.split}-{options.user}-{policy}-{now}"
-    environment = values.setdefault("environment", {})
-    environment |= {"domain": options.domain, "split": options.split}
-    environment["user"] = environment.get("user", {}) | {"kind": options.user}
-    model = values.setdefault("model", {})
-    if not options.config and options.domain != "mock":
-        model |= LONG_PROMPTS
-        environment |= {"max_turns": 60}
-        values["rollout"] = {"max_episode_tokens": 8192, "sampling": {"max_new_tokens": 1024}}
-    if options.policy not in ("gold", "noop"):
-        model["path"] = options.policy
-    return build_config(values, overrides, source="launch.evaluate")
+    config = config.model_copy(update={"output": output, "name": directory.name})
+    record = EvaluationRecord(directory, config, tasks, about(options, config))
+    book = FailureBook(directory, len(tasks))
+    verdict = None
+
+    def over(episode: Episode) -> None:
+        record.add(episode)
+        if options.json:
+            print(to_json(as_record(episode)), file=out, flush=True)
+        for sighting in book.take_news():
+            print(told(sighting), file=sys.stderr, flush=True)
+
+    try:
+        verdict = asyncio.run(play_all(config, options.policy, tasks, book, over))
+    finally:
+        record.close(complete=verdict is None and len(record.episodes) == len(tasks) * config.evaluation.episodes_per_task)
+    totals = evaluation_summary(record.episodes)
+    if options.json:
+        files = {"transcripts": record.transcripts, "summary": record.summary_file}
+        print(to_json(totals | files), file=out, flush=True)
+    else:
+        print(table(totals, tasks, split), f"in {record.directory}", sep="\n", file=out, flush=True)
+    return judged(record.episodes, book, verdict, options.policy)
 
 
-def processes() -> int:
-    return min(os.cpu_count() or 1, 8)
+def about(options: argparse.Namespace, config: RunConfig) -> dict[str, Any]:
+    """What a summary says of the policy: a model's path, and where it is one of a run's checkpoints, of which."""
+    if options.policy in SCRIPTED:
+        return {"policy": options.policy, "model": None, "checkpoint": None, "temperature": None}
+    from rl_system.training.prepared import model_directory
+
+    model = model_directory(config.model.path)
+    checkpoint = checkpoint_of(options.policy)
+    return {
+        "policy": options.policy,
+        "model": model.absolute(),
+        "checkpoint": checkpoint and {"run": checkpoint[0], "step": int(checkpoint[1].removeprefix("step_"))},
+        "temperature": config.evaluation.temperature,
+    }
+
+
+def environment_label(config: RunConfig, tasks: list[Task]) -> str:
+    """Tells environments apart in a directory's name: the domain of tau2's, the name of others."""
+    domains = "+".join(sorted({task.domain for task in tasks}))
+    return domains if config.environment.domain == domains else config.environment.name
 
 
 async def play_all(
-    config: RunConfig, options: argparse.Namespace, tasks: list[Task], report: Callable[[Episode], None] | None
-) -> list[Episode]:
-    """All trials of all tasks, task by task; `report` is called for each as soon as it is over."""
+    config: RunConfig, name: str, tasks: list[Task], book: FailureBook, over: Callable[[Episode], None]
+) -> str | None:
+    """All trials of all tasks, task by task; `over` is called with each as soon as it is over.
+
+    Returns early, with the reason, where nearly all of them fail.
+    """
     from actors.engine.user_server import served_user
 
     slots = asyncio.Semaphore(config.environment.concurrency)
 
-    async with (
-        served_user(config) as environment,
-        policy(config, options) as play,
-        EnvironmentHost(environment) as host,
-    ):
+    async with served_user(config) as environment, policy(config, name) as play, EnvironmentHost(environment) as host:
 
-        async def one(number: int, trial: int) -> Episode:
+        async def one(number: int, trial: int) -> None:
+            task = tasks[number]
             async with slots:
-                episode = await play(tasks[number], number, trial, host.environment(tasks[number]))
-            if report is not None:
-                report(episode)
-            return episode
+                with book.playing(task) as ended:
+                    episode = await play(task, number, trial, host.environment(task))
+                    ended(episode)
+            over(episode)
 
-        return await asyncio.gather(*(one(i, trial) for i in range(len(tasks)) for trial in range(options.trials)))
+        trials = range(config.evaluation.episodes_per_task)
+        playing = [asyncio.create_task(one(number, trial)) for number in range(len(tasks)) for trial in trials]
+        waiting = set(playing)
+        try:
+            while waiting:
+                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for each in done:
+                    each.result()
+                if waiting and (verdict := book.verdict()) is not None:
+                    return verdict
+        finally:
+            for each in waiting:
+                each.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+    return None
 
 
-def policy(config: RunConfig, options: argparse.Namespace) -> AbstractAsyncContextManager[Play]:
-    if options.policy in ("gold", "noop"):
-        return scripted_policy(config, options.policy)
-    return model_policy(config, options.temperature)
-
-
-@asynccontextmanager
-async def scripted_policy(config: RunConfig, name: str) -> AsyncIterator[Play]:
-    script = gold if name == "gold" else doing_nothing(config.environment)
-    yield lambda task, number, trial, environment: play_script(task, number, trial, environment, script)
-
-
-@asynccontextmanager
-async def model_policy(config: RunConfig, temperature: float) -> AsyncIterator[Play]:
-    """The model in an engine of this process, the way a rollout worker would serve it."""
-    # Heavy imports that the other policies can do without.
-    from rl_system.training.loading import load_tokenizer
-    from rl_system.training.prepared import model_directory
-
-    directory = model_directory(config.model.path)
-    renderer = Renderer(load_tokenizer(config.model), tool_format=config.model.tool_format)
-    limits = Limits.of(config.environment, config.rollout, config.model.max_model_len)
-
-    from actors.engine.environment import prepare_process
-
-    prepare_process(config)
-    # vLLM reads its environment variables when it is imported: not before the line above.
-    from actors.engine.session import EngineSession
-
-    session = await asyncio.to_thread(EngineSession, directory, config, 0, 0)
-    try:
-        await session.label()
-
-        async def generate(prompt_ids: np.ndarray, max_new_tokens: int) -> Turn:
-            turn = await session.generate(prompt_ids, max_new_tokens, temperature)
-            while turn.finish_reason == OVERDUE:  # there is no other engine: this one goes on
-                turn = await session.generate(prompt_ids, max_new_tokens, temperature, turn)
-            return turn
-
-        yield lambda task, number, trial, environment: run_episode(
-            task, number, trial, environment, generate, renderer, limits
+def judged(episodes: list[Episode], book: FailureBook, verdict: str | None, name: str) -> int:
+    """The exit code, with what is wrong on standard error."""
+    failed = [episode for episode in episodes if episode.failure is not None]
+    if verdict is not None:
+        print(f"error: given up: {verdict}", file=sys.stderr)
+        return FAILED
+    if failed:
+        first = failed[0]
+        print(
+            f"error: {len(failed)} of {len(episodes)} episodes failed and count as unsolved; the first, of task "
+            f"{first.task.task_id}: {first.failure.what}. Tracebacks are in {book.log.path}",
+            file=sys.stderr,
         )
-    finally:
-        await session.close()
+        return FAILED
+    empty = {episode.task for episode in episodes if episode.counts.get("empty_script")}
+    if name == "gold" and empty:
+        print(
+            f"warning: {len(empty)} of {len({episode.task for episode in episodes})} tasks have no demonstration, and "
+            "gold did nothing there",
+            file=sys.stderr,
+        )
+    return 0
 
 
 def as_record(episode: Episode) -> dict[str, Any]:
-    return {
+    record = {
         "task_id": episode.task.task_id,
         "trial": episode.index,
         "reward": episode.reward,
         "ended": episode.ended.value,
         "reward_parts": episode.reward_parts,
     }
+    return record if episode.failure is None else record | {"failure": episode.failure.what}
 
 
-def summary(episodes: list[Episode]) -> dict[str, Any]:
-    """Success rate, pass^k, the mean of each reward part where it counts, endings, and what the user's model cost."""
-    metrics = evaluation_metrics(episodes)
-    parts = defaultdict(list)
-    user: Counter[str] = Counter()
-    for episode in episodes:
-        for name, value in episode.reward_parts.items():
-            parts[name].append(value)
-        user.update({name: count for name, count in episode.counts.items() if name.startswith("user_")})
-    return {
-        "success_rate": metrics["eval/success_rate"],
-        **{
-            f"pass^{name.rpartition('/')[2]}": value for name, value in metrics.items() if name.startswith("eval/pass/")
-        },
-        "episodes": len(episodes),
-        "reward_parts": {name: sum(values) / len(values) for name, values in sorted(parts.items())},
-        "ended": dict(Counter(episode.ended.value for episode in episodes)),
-        **user,
-    }
-
-
-def table(episodes: list[Episode]) -> str:
-    totals = summary(episodes)
-    lines = [f"{len({episode.task for episode in episodes})} tasks, {totals['episodes']} episodes"]
+def table(totals: dict[str, Any], tasks: list[Task], split: str) -> str:
+    environment = ", ".join(sorted({f"{task.environment} {task.domain}" for task in tasks}))
+    lines = [f"{len(tasks)} tasks of {environment}, split {split}; {totals['episodes']} episodes"]
     lines += [
         f"  {name:<22}{totals[name]:8.3f}" for name in totals if name == "success_rate" or name.startswith("pass^")
     ]
@@ -217,29 +233,6 @@ def table(episodes: list[Episode]) -> str:
     lines += [f"  ended {name:<16}{count:8d}" for name, count in sorted(totals["ended"].items())]
     lines += [f"  {name:<22}{count:8d}" for name, count in totals.items() if name.startswith("user_")]
     return "\n".join(lines)
-
-
-class results_stream:
-    """Standard output for results. With `alone`, whatever else writes there (engines do) goes to standard error."""
-
-    def __init__(self, alone: bool) -> None:
-        self._alone = alone
-
-    def __enter__(self) -> TextIO:
-        if not self._alone:
-            return sys.stdout
-        sys.stdout.flush()
-        self._saved = os.dup(1)
-        os.dup2(2, 1)
-        self._stream = os.fdopen(os.dup(self._saved), "w")
-        return self._stream
-
-    def __exit__(self, *_: object) -> None:
-        if self._alone:
-            self._stream.close()
-            sys.stdout.flush()
-            os.dup2(self._saved, 1)
-            os.close(self._saved)
 
 
 if __name__ == "__main__":

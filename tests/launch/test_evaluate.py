@@ -1,12 +1,17 @@
 """The evaluation command: what it prints is read by programs."""
 
+import argparse
 import json
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from launch.bench.environments import main as bench
 from launch.evaluate import main
+from launch.evaluation_config import evaluation_config, policy_label
 
 
 def evaluate(capfd: pytest.CaptureFixture[str], output: Path, words: str) -> tuple[int, list[dict], str]:
@@ -45,6 +50,10 @@ def test_trials_of_a_task_give_pass_hat_k(capfd: pytest.CaptureFixture[str], tmp
         ("--policy gold --domain airline", "environment.user.kind"),
         ("--policy /no/such/model", "/no/such/model"),
         ("--policy gold --environment.max_turn 3", "environment.max_turns"),
+        ("", "--policy is missing"),
+        ("--policy gold --environment.name tests.envs.breaking --split +", "has no task in split '+'"),
+        ("--policy gold --environment.name tests.envs.no_such", "tests.envs.no_such"),
+        ("--policy gold --max-tasks -3", "--max-tasks is -3"),
     ],
 )
 def test_what_does_not_exist_is_one_paragraph_and_exit_code_2(
@@ -53,6 +62,185 @@ def test_what_does_not_exist_is_one_paragraph_and_exit_code_2(
     code, lines, err = evaluate(capfd, tmp_path, words)
     assert (code, lines) == (2, [])
     assert named in err and "Traceback" not in err
+
+
+def summary(output: Path) -> dict:
+    """Of the only evaluation in `output`."""
+    (file,) = output.glob("*/summary.json")
+    return json.loads(file.read_text(), parse_constant=pytest.fail)
+
+
+def played(output: Path) -> list[dict]:
+    (file,) = output.glob("*/episodes.jsonl")
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+TELECOM = "--config configs/tau2_telecom_solo_qwen3_8b.yaml --policy gold"
+BREAKING = "--environment.name tests.envs.breaking --policy gold"
+
+
+def settings(words: str) -> tuple[str | None, str, str, int, int | None, float]:
+    """Domain, split, user, trials, tasks and temperature that a command line asks for."""
+    parser_options = {"domain", "split", "user", "trials", "max_tasks", "temperature", "policy", "config"}
+    options = argparse.Namespace(**dict.fromkeys(parser_options))
+    rest = []
+    for word in words.split():
+        name, _, value = word.removeprefix("--").partition("=")
+        if name.replace("-", "_") in parser_options:
+            kinds = {"trials": int, "max_tasks": int, "temperature": float, "config": Path}
+            name = name.replace("-", "_")
+            setattr(options, name, kinds.get(name, str)(value))
+        else:
+            rest.append(word)
+    config = evaluation_config(options, rest)
+    evaluation, environment = config.evaluation, config.environment
+    return (
+        environment.domain, environment.split, environment.user.kind, evaluation.episodes_per_task, evaluation.max_tasks,
+        evaluation.temperature,
+    )  # fmt: skip
+
+
+FILE = "--config=configs/tau2_telecom_solo_qwen3_8b.yaml --policy=gold"
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        ("--policy=gold", ("mock", "test", "solo", 1, None, 0.0)),
+        ("--policy=gold --environment.name=examples.guessing", (None, "test", "solo", 1, None, 0.0)),
+        ("--policy=gold --environment.split=train", ("mock", "train", "solo", 1, None, 0.0)),
+        ("--policy=gold --evaluation.split=base", ("mock", "base", "solo", 1, None, 0.0)),
+        (FILE, ("telecom", "test", "solo", 4, None, 1.0)),
+        (f"{FILE} --environment.split=train", ("telecom", "train", "solo", 4, None, 1.0)),
+        (f"{FILE} --split=small --user=scripted", ("telecom", "small", "scripted", 4, None, 1.0)),
+        (f"{FILE} --trials=2 --max-tasks=5 --temperature=0.5", ("telecom", "test", "solo", 2, 5, 0.5)),
+        (f"{FILE} --domain=airline --environment.domain=airline", ("airline", "test", "solo", 4, None, 1.0)),
+    ],
+)
+def test_the_file_and_overrides_decide_and_options_only_where_they_are_given(words: str, wanted: tuple) -> None:
+    assert settings(words) == wanted
+
+
+@pytest.mark.parametrize(
+    ("words", "one", "other"),
+    [
+        ("--policy gold --domain mock --environment.domain telecom", "--domain", "--environment.domain"),
+        ("--policy gold --split test --environment.split train", "--split", "--environment.split"),
+        ("--policy gold --evaluation.split test --environment.split train", "--evaluation.split", "--environment.split"),
+        ("--policy gold --trials 2 --evaluation.episodes_per_task 3", "--trials", "--evaluation.episodes_per_task"),
+        ("--policy gold --user solo --environment.user.kind llm", "--user", "--environment.user.kind"),
+        ("--policy a/model --model.path another/model", "--policy", "--model.path"),
+    ],
+)
+def test_options_and_overrides_that_contradict_each_other_are_refused(capfd, tmp_path, words, one, other) -> None:
+    code, lines, err = evaluate(capfd, tmp_path, words)
+    assert (code, lines) == (2, []) and f"{one} is " in err and f"{other} is " in err and err.count("\n") == 1
+
+
+def test_telecom_is_played_where_the_file_says_telecom(capfd, tmp_path) -> None:
+    code, (*episodes, totals), _ = evaluate(capfd, tmp_path, f"{TELECOM} --trials 1 --max-tasks 1")
+    assert code == 0 and len(episodes) == 1 and totals["success_rate"] == 1.0
+    assert played(tmp_path)[0]["task"]["domain"] == "telecom" and summary(tmp_path)["domains"] == ["telecom"]
+
+
+def test_evaluations_are_told_apart_by_their_directories_and_their_summaries(capfd, tmp_path) -> None:
+    for words in ("--policy gold --max-tasks 2", "--policy noop --max-tasks 2", "--policy gold --max-tasks 2"):
+        evaluate(capfd, tmp_path, words)
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert len(names) == 3 and sum(name.startswith("gold-mock-test-solo-") for name in names) == 2
+    found = json.loads((tmp_path / names[0] / "summary.json").read_text(), parse_constant=pytest.fail)
+    assert found["complete"] is True and found["policy"] == "gold" and found["model"] is None
+    assert found["success_rate"] == found["pass^1"] == 1.0 and found["seed"] == 0
+    assert (found["episodes"], found["failed"], found["tasks"], found["trials"]) == (2, 0, 2, 1)
+    assert found["config"]["environment"]["domain"] == "mock" and found["environment"] == "tau2"
+
+
+@pytest.mark.parametrize(
+    ("path", "label"),
+    [
+        ("runs/big/checkpoints/step_14/model", "big-step_14"),
+        ("/data/runs/big/checkpoints/step_2/model", "big-step_2"),
+        ("/models/Qwen3-8B", "Qwen3-8B"),
+        ("smollm2-135m-instruct", "smollm2-135m-instruct"),
+        ("gold", "gold"),
+    ],
+)
+def test_a_checkpoint_is_called_by_its_run_and_step(path: str, label: str) -> None:
+    assert policy_label(path) == label
+
+
+def test_a_name_of_ones_own_is_taken_once(capfd, tmp_path) -> None:
+    assert evaluate(capfd, tmp_path, "--policy gold --max-tasks 1 --name mine")[0] == 0
+    assert (tmp_path / "mine" / "summary.json").exists()
+    code, lines, err = evaluate(capfd, tmp_path, "--policy gold --max-tasks 1 --name mine")
+    assert (code, lines) == (2, []) and "--name is 'mine'" in err
+
+
+def test_the_tasks_of_an_environment_are_listed_without_playing(capfd, tmp_path) -> None:
+    code, lines, _ = evaluate(capfd, tmp_path, "--environment.name tests.envs.breaking --split fine+well --list")
+    assert code == 0 and lines == [{"task_id": "fine"}, {"task_id": "well"}] and list(tmp_path.iterdir()) == []
+
+
+def run(capfd, output: Path, *words: str) -> tuple[int, list[dict], str]:
+    """As `evaluate`, where words have spaces in them."""
+    code = main([*BREAKING.split(), *words, "--json", "--output", str(output), "--environment.processes", "1"])
+    out, err = capfd.readouterr()
+    return code, [json.loads(line) for line in out.splitlines()], err
+
+
+def test_failed_episodes_are_told_with_their_place_and_are_exit_code_3(capfd, tmp_path) -> None:
+    code, (*episodes, totals), err = run(
+        capfd, tmp_path, "--split", "fine+score NaN+well+step dies", "--environment.concurrency", "1"
+    )
+    assert code == 3 and totals["failed"] == 2 and totals["success_rate"] == 0.5 and "Traceback (most" not in err
+    assert "an episode of task score NaN failed: Breaking.score (tests/envs/breaking.py, line" in err
+    assert "2 of 4 episodes failed and count as unsolved" in err and str(tmp_path) in err
+    told = {episode["task_id"]: episode.get("failure") for episode in episodes}
+    assert told["fine"] is told["well"] is None
+    assert "finite number" in told["score NaN"] and "exit code 9" in told["step dies"]
+    (log,) = tmp_path.glob("*/failures.log")
+    assert "task score NaN of tests.envs.breaking" in log.read_text()
+
+
+def test_an_environment_that_fails_nearly_always_is_given_up_soon_with_what_was_played(capfd, tmp_path) -> None:
+    tasks = "fine+" + "+".join(f"step raises {number}" for number in range(200))
+    code, (*episodes, totals), err = run(capfd, tmp_path, "--split", tasks, "--environment.concurrency", "8")
+    assert code == 3 and len(episodes) < 150 and "given up: " in err and "KeyError: 'missing'" in err
+    assert summary(tmp_path)["complete"] is False and summary(tmp_path)["episodes"] == len(episodes)
+
+
+def test_an_environment_that_would_fail_every_episode_is_refused_before_anything_is_played(capfd, tmp_path) -> None:
+    for tasks, told in (("score a float", "Breaking.score (tests/envs/breaking.py"), ("reset raises", "no such database")):
+        code, lines, err = run(capfd, tmp_path, "--split", tasks)
+        assert (code, lines) == (2, []) and told in err and err.count("\n") == 1 and list(tmp_path.iterdir()) == []
+
+
+def test_gold_tells_where_there_is_no_demonstration(capfd, tmp_path) -> None:
+    code, (*_, totals), err = run(capfd, tmp_path, "--split", "fine+demonstration empty")
+    assert code == 0 and "1 of 2 tasks have no demonstration" in err and totals["ended"] == {"user_stop": 1, "max_turns": 1}
+
+
+def test_an_output_that_cannot_be_written_is_refused_before_anything_is_played(capfd, tmp_path) -> None:
+    (tmp_path / "file").touch()
+    code, lines, err = evaluate(capfd, tmp_path / "file", "--policy gold")
+    assert (code, lines) == (2, []) and "--output" in err and "Traceback" not in err
+
+
+def test_what_is_played_is_on_the_disk_when_the_command_is_killed(tmp_path) -> None:
+    """The only task that is left hangs for a minute."""
+    command = [sys.executable, "-m", "launch.evaluate", "--policy", "gold", "--environment.name", "tests.envs.breaking"]
+    command += ["--split", "fine+well+step hangs", "--environment.step_timeout_s", "120", "--output", str(tmp_path)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 90
+        while not list(tmp_path.glob("*/episodes.jsonl")) or len(played(tmp_path)) < 2:
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.2)
+    finally:
+        process.kill()
+        process.wait()
+    assert {episode["task"]["task_id"] for episode in played(tmp_path)} == {"fine", "well"}
+    assert summary(tmp_path)["complete"] is False
 
 
 def test_the_benchmark_of_environments_prints_one_record_a_concurrency(capfd: pytest.CaptureFixture[str]) -> None:
