@@ -250,3 +250,16 @@ def test_the_benchmark_of_environments_prints_one_record_a_concurrency(capfd: py
     for record in records:
         assert record["solved"] == 1.0
         assert all(record[name] > 0 for name in ("episodes_per_s", "tool_steps_per_s", "reset_ms", "score_ms"))
+
+
+def test_a_model_leaves_nothing_but_its_results_on_standard_output_and_ends_cleanly(tmp_path, chat_model) -> None:
+    command = [sys.executable, "-m", "launch.evaluate", "--policy", str(chat_model), "--max-tasks", "2", "--trials", "2"]
+    command += ["--model.max_model_len", "1536", "--rollout.sampling.max_new_tokens", "8", "--rollout.max_episode_tokens"]
+    command += ["16", "--rollout.engine.kv_cache_gib", "0.25", "--temperature", "1", "--output", str(tmp_path), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=400)
+    assert done.returncode == 0, done.stderr
+    *episodes, totals = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(episodes) == 4 and totals["episodes"] == 4 and {"pass^1", "pass^2"} <= totals.keys()
+    assert "Exception ignored" not in done.stderr and "Traceback" not in done.stderr
+    found = summary(tmp_path)
+    assert (found["model"], found["temperature"], found["complete"]) == (str(chat_model), 1.0, True)
