@@ -6,6 +6,8 @@ logprobs of exactly that distribution (after the temperature), so that the train
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,14 @@ GIB = 2**30
 CPU_BLOCK_TOKENS = 32
 """Granularity of the prefix cache on CPUs. A turn computes again what does not fill a block: with vLLM's own 128, as
 many tokens as a short answer has. 32 is the least that its kernels are optimised for."""
+
+
+class Engine(AsyncLLM):
+    """vLLM's engine, which its session ends."""
+
+    def __del__(self, ends: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not ends():  # what it needs to end itself is taken apart with the interpreter, this module's names as well
+            super().__del__()
 
 
 def engine_arguments(model_directory: Path, config: RunConfig, seed: int) -> dict[str, Any]:
@@ -63,7 +73,7 @@ def make_engine(model_directory: Path, config: RunConfig, seed: int, gauge: Sche
     """Start an engine that reports to `gauge`, and wait until it can serve. Blocks for seconds to minutes."""
     with only_parameter_files(model_directory) as directory:
         arguments = AsyncEngineArgs(**engine_arguments(directory, config, seed))
-        return AsyncLLM.from_engine_args(arguments, stat_loggers=[gauge])
+        return Engine.from_engine_args(arguments, stat_loggers=[gauge])
 
 
 def engine_seed(seed: int, worker: int, version: int) -> int:

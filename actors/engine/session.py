@@ -210,10 +210,7 @@ class EngineSession:
         """Stop the engine and fail what is still in it. Idempotent."""
         self._break(EngineBroken("the rollout worker was closed"))
         self._pulse.close()
-        engine, self._engine = self._engine, None
-        if engine is not None:
-            await asyncio.to_thread(engine.shutdown)
-            del engine  # now, and not when the interpreter ends and has taken apart what its end needs
+        await asyncio.to_thread(self._engine.shutdown)
         await asyncio.to_thread(leave_run_directory, self._shared_memory, self._config.weights.timeout_s)
 
     async def _sample(self, prompt_ids: np.ndarray, max_new_tokens: int, temperature: float, seed: int | None) -> Turn:
