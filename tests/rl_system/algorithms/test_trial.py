@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import re
 import shutil
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from rl_system.config.algorithm import AlgorithmConfig
 from rl_system.errors import UserError
 
 ROOT = Path(__file__).parents[3]
+GUIDE = ROOT / "docs" / "algorithms.md"
 
 
 @pytest.mark.parametrize("objective", registry.names("objectives"))
@@ -168,3 +170,20 @@ def test_a_file_that_cannot_be_imported_or_defines_something_else_is_refused_wit
     assert "SyntaxError" in lines[1] and f"({folder}/no_syntax.py, line 1)" in lines[1]
     assert f"{folder}/no_function.py defines no function no_function" in lines[2]
     assert f"no_declaration ({folder}/no_declaration.py, line 1) is not declared by @surrogate" in lines[3]
+
+
+def test_the_objective_of_the_guide_is_complete(tmp_path: Path) -> None:
+    (code,) = re.findall(r"```python\n# \S+/objectives/my_objective\.py\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    shutil.copytree(ROOT / "rl_system", tmp_path / "rl_system", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "envs", tmp_path / "envs", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "rl_system" / "algorithms" / "objectives" / "my_objective.py").write_text(code)
+    script = """
+        from rl_system.algorithms.trial import check_algorithm
+        from rl_system.config.algorithm import AlgorithmConfig
+        check_algorithm(AlgorithmConfig(objective="my_objective"))
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)}, text=True,
+        capture_output=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
