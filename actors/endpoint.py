@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 import ray
 from ray.actor import ActorHandle
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from actors.answers import Gone, NoAnswer, answer_to
 from envs.agents import Endpoint
 from rl_system.chat.agent import GenerationFailed, Limits
 from rl_system.chat.renderer import Renderer
@@ -86,12 +87,12 @@ class _PoolSample:
     ) -> Turn:
         request = self.pool.generate_turn.remote(self.key, prompt_ids, max_new_tokens, self.temperature, repeat, seed)
         try:
-            return await request
+            return await answer_to(request)
         except asyncio.CancelledError:
             ray.cancel(request)
             raise
-        except RayActorError as error:
-            raise GenerationFailed(f"the environment pool is gone: {error}") from error
+        except (Gone, NoAnswer) as error:
+            raise GenerationFailed(f"the environment pool did not answer: {error}") from error
         except RayTaskError as error:  # The sampler is a remote engine: whatever it raises costs this episode alone.
             cause = error.cause
             words = str(cause) if isinstance(cause, GenerationFailed) else f"{type(cause).__name__}: {cause}"
@@ -123,12 +124,12 @@ class EndpointServers:
         return EndpointDoor(self, index, key, temperature)
 
     async def stop(self) -> None:
-        stops = await asyncio.gather(*(actor.stop.remote() for actor in self.actors), return_exceptions=True)
+        stops = await asyncio.gather(*(answer_to(actor.stop.remote()) for actor in self.actors), return_exceptions=True)
         for actor in self.actors:
             ray.kill(actor)
         self.actors.clear()
         for error in stops:
-            if isinstance(error, BaseException) and not isinstance(error, RayActorError):
+            if isinstance(error, BaseException) and not isinstance(error, Gone | NoAnswer):
                 raise error
 
 
@@ -163,6 +164,6 @@ class EndpointDoor:
     async def _ask(self, what: str, *arguments: Any) -> Any:
         actor = self.servers.actors[self.index]
         try:
-            return await getattr(actor, what).remote(*arguments)
-        except (RayActorError, KeyError) as error:
+            return await answer_to(getattr(actor, what).remote(*arguments))
+        except (Gone, NoAnswer, KeyError) as error:
             raise GenerationFailed(f"the endpoint's server died, and what was called there is lost ({what}: {error})") from error

@@ -33,6 +33,11 @@ def run_command(command: Callable[[], int | None]) -> int:
         return STOPPED
 
 
+def stop_when_terminated() -> None:
+    """A signal to end this process stops it as Ctrl-C does, so that what it started is stopped in order."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
 class Parser(argparse.ArgumentParser):
     """Options of a command; a mistake in them is a UserError. Nothing is abbreviated: `--split` never means
     `--split-name`, and what is unknown here can be a key of the configuration.

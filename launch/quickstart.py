@@ -8,13 +8,12 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-from launch.command import Parser, port, run_command
+from launch.command import Parser, port, run_command, stop_when_terminated
 from launch.local_ray import LocalRay
 from rl_system.config.load import load_config
 from rl_system.tracking.sweep import finished
@@ -31,7 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--config", type=Path, default=DEFAULT_CONFIG)
     parser.add_argument("--dashboard-port", type=port(), help="of the local Ray cluster (default: a free one)")
     parser.add_argument("--resume", action="store_true", help="go on with a run that was stopped or lost; always done")
-    signal.signal(signal.SIGTERM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    stop_when_terminated()
     return run_command(lambda: quickstart(*parser.parse_known_args(arguments)))
 
 

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from launch.command import Parser, port, run_command
+from launch.command import Parser, port, run_command, stop_when_terminated
 from rl_system.config.load import load_config
 from rl_system.config.model import ModelConfig
 from rl_system.errors import UserError
@@ -67,7 +66,7 @@ def serve(options: argparse.Namespace, more: list[str]) -> int:
 
 def until_it_ends(command: list[str], environment: Mapping[str, str]) -> int:
     """Exit code of the server's process, which does not outlive this one unless that is killed."""
-    signal.signal(signal.SIGTERM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    stop_when_terminated()
     process = subprocess.Popen(command, env=environment)
     try:
         return process.wait()

@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from envs.adapters.stepping import Outcome, SteppingEnvironment, WrongAction
+from envs.adapters.stepping import SEEDS, Outcome, SteppingEnvironment, WrongAction, seed_tasks
 from envs.protocol import Environment
 from rl_system.config.environment import EnvironmentConfig
 from rl_system.errors import UserError
@@ -24,7 +24,6 @@ from rl_system.records import Ending, Task
 
 READABLE_NUMBERS = 1024
 """Larger observations need words of their own: an image is no text."""
-SEEDS = {"train": range(256), "test": range(10_000, 10_064)}
 
 
 def adapt(
@@ -45,9 +44,7 @@ def adapt(
     """
 
     def list_tasks(config: EnvironmentConfig, split: str) -> list[Task]:
-        if split not in seeds:
-            raise UserError(f"environment.split is {split!r}; {module} has {', '.join(seeds)}")
-        return [Task(module, str(environment), str(seed), split) for seed in seeds[split]]
+        return seed_tasks(module, str(environment), seeds, split)
 
     def make_environment(config: EnvironmentConfig, task: Task) -> Environment:
         return GymnasiumEnvironment(_make(environment, settings), int(task.task_id), instructions, actions, describe)

@@ -16,13 +16,12 @@ import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from envs.adapters.stepping import Outcome, SteppingEnvironment, WrongAction
+from envs.adapters.stepping import SEEDS, Outcome, SteppingEnvironment, WrongAction, seed_tasks
 from envs.protocol import Environment
 from rl_system.config.environment import EnvironmentConfig
 from rl_system.errors import UserError
 from rl_system.records import Ending, Task
 
-SEEDS = {"train": range(256), "test": range(10_000, 10_064)}
 ANSWER_TIMEOUT_S = 10.0
 OF_THE_PROTOCOL = ("metadata",)
 """Fields of every action that mean nothing to the environment."""
@@ -44,9 +43,7 @@ def adapt(
     """
 
     def list_tasks(config: EnvironmentConfig, split: str) -> list[Task]:
-        if split not in seeds:
-            raise UserError(f"environment.split is {split!r}; {module} has {', '.join(seeds)}")
-        return [Task(module, "openenv", str(seed), split) for seed in seeds[split]]
+        return seed_tasks(module, "openenv", seeds, split)
 
     def make_environment(config: EnvironmentConfig, task: Task) -> Environment:
         schema = parameters if parameters is not None else action_schema(base_url)

@@ -7,13 +7,17 @@ those of its steps.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from envs.protocol import Action, Message, Observation, Score
-from rl_system.records import Ending
+from rl_system.errors import UserError
+from rl_system.records import Ending, Task
 
 TOOL = "act"
+SEEDS = {"train": range(256), "test": range(10_000, 10_064)}
+"""Of `reset`, by split: where nothing else is said, these are the tasks."""
 
 
 class WrongAction(ValueError):
@@ -27,6 +31,13 @@ class Outcome:
     text: str
     reward: float = 0.0
     ended: Ending | None = None
+
+
+def seed_tasks(module: str, domain: str, seeds: Mapping[str, Sequence[int]], split: str) -> list[Task]:
+    """The tasks of `split` of the environment module `module`: each is a seed. UserError for a split that it has not got."""
+    if split not in seeds:
+        raise UserError(f"environment.split is {split!r}; {module} has {', '.join(seeds)}")
+    return [Task(module, domain, str(seed), split) for seed in seeds[split]]
 
 
 class SteppingEnvironment(ABC):

@@ -124,11 +124,7 @@ def _read(body: dict[str, Any], serving: Serving, *, counted: bool) -> Asked:
 
 def read_tools(tools: list[Any]) -> list[dict[str, Any]]:
     read = []
-    for index, tool in enumerate(tools):
-        where = f"tools[{index}]."
-        kind = tool.get("type") if isinstance(tool, dict) else None
-        if kind not in (None, "custom"):
-            raise Refused(f"{where}type is {kind!r}; tools of one's own alone can be offered", parameter=f"{where}type")
+    for tool, where in parameters.offered(tools, (None, "custom"), "tools of one's own"):
         tool = TOOL.check(tool, where)
         function: dict[str, Any] = {"name": parameters.text(tool, "name", where=where)}
         if "description" in tool:

@@ -5,7 +5,7 @@ Invariant: nothing is silently ignored. A field that no protocol file knows is r
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -74,6 +74,16 @@ def flag(body: dict[str, Any], name: str, default: bool = False, where: str = ""
 
 def items(body: dict[str, Any], name: str, default: Any = REQUIRED, where: str = "") -> list[Any]:
     return _of_type(body, name, list, "an array", default, where)
+
+
+def offered(tools: list[Any], kinds: tuple[str | None, ...], which: str) -> Iterator[tuple[Any, str]]:
+    """`tools`, each with its path in the request. kinds: types that can be offered, and which those are in words."""
+    for index, tool in enumerate(tools):
+        where = f"tools[{index}]."
+        kind = tool.get("type") if isinstance(tool, dict) else None
+        if kind not in kinds:
+            raise Refused(f"{where}type is {kind!r}; {which} alone can be offered", parameter=f"{where}type")
+        yield tool, where
 
 
 def whole_number(body: dict[str, Any], name: str, least: int | None = None) -> int | None:

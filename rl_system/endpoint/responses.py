@@ -145,11 +145,7 @@ def read(body: Any, serving: Serving) -> Asked:
 
 def read_tools(tools: list[Any]) -> list[dict[str, Any]]:
     read = []
-    for index, tool in enumerate(tools):
-        where = f"tools[{index}]."
-        kind = tool.get("type") if isinstance(tool, dict) else None
-        if kind != "function":
-            raise Refused(f"{where}type is {kind!r}; tools of type 'function' alone can be offered", parameter=f"{where}type")
+    for tool, where in parameters.offered(tools, ("function",), "tools of type 'function'"):
         function = TOOL.check(tool, where)
         parameters.text(function, "name", where=where)
         kept = {name: value for name, value in function.items() if name not in ("type", "strict")}

@@ -84,11 +84,13 @@ def test_a_server_that_does_not_start_is_the_environments_failure_with_its_last_
 
 
 def test_closing_leaves_no_server_process():
+    before = set(psutil.Process().children(recursive=True))
     made = make()
     made.reset()
-    assert len(psutil.Process().children(recursive=True)) > 0
+    started = set(psutil.Process().children(recursive=True)) - before
+    assert any(COMMAND[1] in process.cmdline() for process in started)
     made.close()
-    assert not [child for child in psutil.Process().children(recursive=True) if child.status() != psutil.STATUS_ZOMBIE]
+    assert not [each for each in started if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
 
 
 def test_only_the_tools_that_are_named_are_shown():
