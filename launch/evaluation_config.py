@@ -7,7 +7,6 @@ evaluate it, and what that run trains on is not played unless it is asked for.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 from pathlib import Path
@@ -19,6 +18,7 @@ from rl_system.config.environment import TAU2
 from rl_system.config.load import build_config, parse_overrides, read_yaml
 from rl_system.config.run import RunConfig
 from rl_system.errors import UserError
+from rl_system.strict_json import to_json
 
 SCRIPTED = ("gold", "noop")
 """Policies that need no model."""
@@ -60,7 +60,7 @@ def evaluation_config(options: argparse.Namespace, overrides: list[str]) -> RunC
         wanted.setdefault(SPLITS[0], splits.pop())
     values = read_yaml(options.config) if options.config else _without_a_file(wanted | given)
     values.setdefault("name", "evaluation")
-    words = [word for key, value in wanted.items() for word in (f"--{key}", json.dumps(value))]
+    words = [word for key, value in wanted.items() for word in (f"--{key}", to_json(value))]
     config = build_config(values, [*overrides, *words], source=str(options.config or "launch.evaluate"))
     split = config.evaluation.split
     return config.model_copy(update={"environment": config.environment.model_copy(update={"split": split})})

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from vllm import AsyncEngineArgs
 from vllm.config import WeightTransferConfig
+from vllm.utils.async_utils import cancel_task_threadsafe
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from actors.engine import weight_transfer
@@ -30,6 +31,12 @@ many tokens as a short answer has. 32 is the least that its kernels are optimise
 
 class Engine(AsyncLLM):
     """vLLM's engine, which its session ends."""
+
+    def shutdown(self, timeout: float | None = None) -> None:
+        # vLLM ends its processes first, and where whoever reads their outputs notices, it takes that for a failure.
+        if (reader := getattr(self, "output_handler", None)) is not None:
+            cancel_task_threadsafe(reader)
+        super().shutdown(timeout)
 
     def __del__(self, ends: Callable[[], bool] = sys.is_finalizing) -> None:
         if not ends():  # what it needs to end itself is taken apart with the interpreter, this module's names as well
