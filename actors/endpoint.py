@@ -23,13 +23,12 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from actors.answers import Gone, NoAnswer, answer_to
 from envs.agents import Endpoint
 from rl_system.chat.agent import GenerationFailed, Limits
-from rl_system.chat.renderer import Renderer
 from rl_system.config.run import RunConfig
 from rl_system.endpoint.parameters import Serving
 from rl_system.endpoint.record import SessionRecord
 from rl_system.endpoint.server import EndpointServer
 from rl_system.records import Turn
-from rl_system.training.loading import load_tokenizer
+from rl_system.training.loading import load_renderer
 
 MIB = 1 << 20
 RESTART_TIMEOUT_S, RESTART_POLL_S = 120.0, 0.5
@@ -46,7 +45,7 @@ class EndpointActor:
     def __init__(self, config: RunConfig, model_directory: Path, pool: ActorHandle) -> None:
         self._config, self._pool = config, pool
         model = config.model.model_copy(update={"path": str(model_directory)})
-        renderer = Renderer(load_tokenizer(model), tool_format=model.tool_format)
+        renderer = load_renderer(model)
         settings = config.environment.endpoint
         self._server = EndpointServer(renderer, host=settings.host, max_body=int(settings.max_request_mib * MIB))
         self._starting: asyncio.Task[None] | None = None

@@ -28,14 +28,13 @@ from rl_system.algorithms.task_sampler import TaskSampler
 from rl_system.allocation.ledger import StartedGroup
 from rl_system.chat.agent import Limits, run_episode
 from rl_system.chat.clock import EpisodeClock
-from rl_system.chat.renderer import Renderer
 from rl_system.config.run import RunConfig
 from rl_system.endpoint.agent_episode import play_agent
 from rl_system.records import Ending, Episode, Task, Turn
 from rl_system.seeds import turn_seed
 from rl_system.tracking.failure_book import FailureBook
 from rl_system.tracking.failures import Sighting
-from rl_system.training.loading import load_tokenizer
+from rl_system.training.loading import load_renderer
 
 EPISODE_ATTEMPTS = 3
 """Times that a member of a group is played when its environment or worker breaks, before the group is dropped."""
@@ -61,7 +60,7 @@ class EnvironmentPool:
     ) -> None:
         self.config, self.controller, self.reward = config, controller, reward
         model = config.model.model_copy(update={"path": str(model_directory)})
-        self.renderer = Renderer(load_tokenizer(model), tool_format=model.tool_format)
+        self.renderer = load_renderer(model)
         self.limits = Limits.of(config.environment, config.rollout, config.model.max_model_len)
         self.host = EnvironmentHost(config.environment)
         tasks = list_tasks(config.environment, config.environment.split)

@@ -28,6 +28,7 @@ from rl_system.training.checkpoint import load_checkpoint, save_checkpoint
 from rl_system.training.checkpoint_directory import open_checkpoint
 from rl_system.training.learner import Learner
 from rl_system.training.loading import load_model, load_tokenizer
+from rl_system.training.model_files import check_saving
 from rl_system.training.publishing import ChunkPublisher, publish_directory
 from rl_system.training.ranks import Ranks, connect_store, host_store
 from rl_system.training.resharding import (
@@ -83,6 +84,7 @@ class Trainer:
         """Load what `setup` or `regroup` goes on with."""
         self.tokenizer = load_tokenizer(self.model_config)
         self._model = load_model(self.model_config)
+        check_saving(self._model, self.tokenizer)
 
     def setup(self, meeting: tuple[str, int] | None = None) -> None:
         """Load the model and join the group that meets at `meeting` (None: there is one trainer alone)."""

@@ -12,7 +12,6 @@ from envs.protocol import AsyncEnvironment
 from launch.evaluation_config import SCRIPTED
 from rl_system.allocation.handover import OVERDUE
 from rl_system.chat.agent import Limits, run_episode
-from rl_system.chat.renderer import Renderer
 from rl_system.chat.scripted import doing_nothing, gold, play_script
 from rl_system.config.run import RunConfig
 from rl_system.records import Episode, Task, Turn
@@ -36,13 +35,12 @@ async def scripted_policy(config: RunConfig, name: str) -> AsyncIterator[Play]:
 async def model_policy(config: RunConfig) -> AsyncIterator[Play]:
     """The model, the way a rollout worker would serve it, at the temperature of evaluations."""
     # Heavy imports that the other policies can do without.
-    from rl_system.training.loading import load_tokenizer
+    from rl_system.training.loading import load_renderer
     from rl_system.training.prepared import model_directory
 
     directory = model_directory(config.model.path)
-    model = config.model
-    renderer = Renderer(load_tokenizer(model), tool_format=model.tool_format, chat_template=model.chat_template)
-    limits = Limits.of(config.environment, config.rollout, model.max_model_len)
+    renderer = load_renderer(config.model)
+    limits = Limits.of(config.environment, config.rollout, config.model.max_model_len)
 
     from actors.engine.environment import prepare_process
 

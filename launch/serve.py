@@ -14,7 +14,6 @@ import argparse
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -22,8 +21,8 @@ from launch.command import Parser, port, run_command, stop_when_terminated
 from rl_system.config.load import load_config
 from rl_system.config.model import ModelConfig
 from rl_system.errors import UserError
-from rl_system.training.loading import load_tokenizer
 from rl_system.training.prepared import model_directory
+from rl_system.training.serving_files import serving_arguments
 
 LOOPBACK = "127.0.0.1"
 CPU_CACHE_GIB = 1
@@ -53,10 +52,8 @@ def serve(options: argparse.Namespace, more: list[str]) -> int:
         )
     config = served_model(options.model)
     directory = model_directory(config.path)
-    with tempfile.TemporaryDirectory(prefix="serve-") as folder:
-        template = Path(folder) / "chat_template.jinja"
-        template.write_text(load_tokenizer(config).chat_template)
-        command = server_command(config, directory, template, options) + more
+    with serving_arguments(config) as model:
+        command = server_command(config, model, options) + more
         if options.dry_run:
             print(" ".join(command))
             return 0
@@ -89,11 +86,12 @@ def served_model(path: str) -> ModelConfig:
     return load_config(run, []).model.model_copy(update={"path": path})
 
 
-def server_command(config: ModelConfig, directory: Path, template: Path, options: argparse.Namespace) -> list[str]:
+def server_command(config: ModelConfig, model: list[str], options: argparse.Namespace) -> list[str]:
+    """model: the arguments that name its files."""
     command = [
-        sys.executable, "-m", "vllm.entrypoints.openai.api_server",
-        "--model", str(directory), "--served-model-name", options.name, "--host", options.host, "--port", str(options.port),
-        "--dtype", config.dtype, "--max-model-len", str(config.max_model_len), "--chat-template", str(template),
+        sys.executable, "-m", "vllm.entrypoints.openai.api_server", *model,
+        "--served-model-name", options.name, "--host", options.host, "--port", str(options.port),
+        "--dtype", config.dtype, "--max-model-len", str(config.max_model_len),
     ]  # fmt: skip
     if parser := TOOL_PARSERS.get(config.tool_format):
         command += ["--enable-auto-tool-choice", "--tool-call-parser", parser]

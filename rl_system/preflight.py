@@ -15,7 +15,6 @@ from pathlib import Path
 import psutil
 import torch
 from safetensors import safe_open
-from transformers import AutoConfig, AutoModelForCausalLM
 
 from envs.host import EnvironmentHost
 from envs.registry import is_agent, list_tasks
@@ -23,17 +22,19 @@ from envs.trial import Opening, open_all, trial_config, try_playing
 from rl_system.algorithms.gae import needs_critic
 from rl_system.algorithms.task_sampler import TaskSampler
 from rl_system.algorithms.trial import check_algorithm
-from rl_system.chat.renderer import Renderer
+from rl_system.chat.rehearsal import rehearse
 from rl_system.config.run import RunConfig
 from rl_system.errors import UserError
 from rl_system.executor.models import check_supported
 from rl_system.output_place import require_lasting, require_space, require_writable
 from rl_system.records import Task
 from rl_system.start import Start, find_start
+from rl_system.training.architecture import checked_shapes, empty_model
 from rl_system.training.checkpoint_directory import MODEL, list_checkpoints
 from rl_system.training.hub_cache import ModelNotCached
 from rl_system.training.identity import contents
-from rl_system.training.loading import check_context, load_tokenizer
+from rl_system.training.loading import check_context, load_renderer, load_tokenizer
+from rl_system.training.model_files import check_saving
 from rl_system.training.parameter_files import parameter_files
 from rl_system.training.prepared import model_directory
 from rl_system.training.run_state import RunState
@@ -170,30 +171,34 @@ async def try_environment(config: RunConfig, tasks: dict[str, list[Task]]) -> tu
 
 
 def check_model(config: RunConfig, openings: list[Opening]) -> ModelFacts:
-    """What depends on the model's files: that it can be run, that the first prompts of `openings` fit, and memory."""
+    """What depends on the model's files: that they are whole, that it can be run and saved, that the first prompts of
+    `openings` fit, and memory."""
     directory = model_directory(config.model.path)
     check_context(config.model, directory)
-    model = AutoConfig.from_pretrained(directory, local_files_only=True)
-    with torch.device("meta"):  # the architecture alone, without memory for its parameters
-        check_supported(AutoModelForCausalLM.from_config(model))
+    model = empty_model(directory)
+    check_supported(model)
+    checked_shapes(directory)
     if config.allocation.tensor_parallel > 1:
-        check_divisible(model, config.allocation.tensor_parallel)
+        check_divisible(model.config, config.allocation.tensor_parallel)
+    check_saving(model, load_tokenizer(config.model))
     parameters = count_parameters(directory)
     return ModelFacts(
         directory=directory,
         parameters=parameters,
-        vocabulary=model.get_text_config().vocab_size,
+        vocabulary=model.config.get_text_config().vocab_size,
         prompt_tokens=check_prompts(config, openings),
         memory_gib=check_memory(config, parameters),
     )
 
 
 def check_prompts(config: RunConfig, openings: list[Opening]) -> int:
-    """Longest first prompt of `openings`, in tokens. UserError where it leaves no room for an answer."""
-    renderer = Renderer(load_tokenizer(config.model), tool_format=config.model.tool_format)
+    """Longest first prompt of `openings`, in tokens. UserError where it leaves no room for an answer, or where the model's
+    chat template refuses dialogues like these."""
+    renderer = load_renderer(config.model)
     longest = 0
     for opening in openings:
-        dialogue = renderer.dialogue(opening.messages, opening.tools)
+        spoken = config.environment.user.kind != "solo" or any(each["role"] == "user" for each in opening.messages)
+        dialogue = rehearse(renderer, opening.messages, opening.tools, user=spoken)
         longest = max(longest, len(dialogue.prompt_ids))
     if longest >= config.model.max_model_len:
         raise UserError(

@@ -12,6 +12,7 @@ import urllib.request
 
 from rl_system.config.environment import UserConfig
 from rl_system.errors import UserError
+from rl_system.training.parameter_files import parameter_files, tensor_shapes
 from rl_system.training.prepared import model_directory
 
 ANSWER_TIMEOUT_S = 5.0
@@ -34,7 +35,7 @@ def check_user(user: UserConfig, device: str) -> None:
                 "--enable-auto-tool-choice --tool-call-parser hermes) and give the address"
             )
         try:
-            model_directory(user.model)
+            tensor_shapes(parameter_files(model_directory(user.model)))
         except UserError as error:  # It speaks of the field where a model usually stands.
             raise type(error)(str(error).replace("model.path", "environment.user.model")) from None
         return

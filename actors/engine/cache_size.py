@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from transformers import AutoConfig
-
 from rl_system.config.run import RunConfig
 from rl_system.errors import UserError
+from rl_system.training.architecture import read_config
 
 GIB = 2**30
 BYTES_OF_DTYPE = {"float32": 4, "bfloat16": 2}
@@ -18,7 +17,7 @@ BYTES_OF_DTYPE = {"float32": 4, "bfloat16": 2}
 
 def bytes_per_token(model_directory: Path, dtype: str) -> int:
     """Keys and values of one token in all layers."""
-    model = AutoConfig.from_pretrained(model_directory).get_text_config()
+    model = read_config(model_directory).get_text_config()
     heads = getattr(model, "num_key_value_heads", None) or model.num_attention_heads
     head_size = getattr(model, "head_dim", None) or model.hidden_size // model.num_attention_heads
     return 2 * model.num_hidden_layers * heads * head_size * BYTES_OF_DTYPE[dtype]

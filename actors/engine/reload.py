@@ -9,11 +9,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from vllm.distributed.weight_transfer.base import TInitInfo, TUpdateInfo, WeightTransferEngine
+from vllm.model_executor.layers.fused_moe.fused_moe_method_base import FusedMoEMethodBase
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+from vllm.platforms import current_platform
 
 
 class ReloadingEngine(WeightTransferEngine[TInitInfo, TUpdateInfo]):
@@ -21,12 +24,14 @@ class ReloadingEngine(WeightTransferEngine[TInitInfo, TUpdateInfo]):
 
     def start_weight_update(self) -> None:
         initialize_layerwise_reload(self.model)
+        self._kernels = take_expert_kernels(self.model)
 
     def finish_weight_update(self) -> None:
         # It warns of every layer that got nothing; here that is one whose weights did not change.
         with log_level(finalize_layerwise_reload.__module__, logging.ERROR):
             finalize_layerwise_reload(self.model, self.model_config)
         refresh_packed_embeddings(self.model)
+        give_back_expert_kernels(self._kernels)
 
     def shutdown(self) -> None:
         """Nothing to release."""
@@ -42,6 +47,30 @@ def log_level(name: str, level: int) -> Iterator[None]:
         yield
     finally:
         logger.setLevel(before)
+
+
+Kernels = list[tuple[FusedMoEMethodBase, Any]]
+
+
+def take_expert_kernels(model: torch.nn.Module) -> Kernels:
+    """Have the experts' weights packed again for the CPU kernels as they arrive. Returns what was taken.
+
+    vLLM packs the experts of a layer for the CPU where it makes their kernel, and leaves new weights of a kernel that is
+    there as they are: logits of no policy. Without a kernel it makes one, and packs.
+    """
+    if not current_platform.is_cpu():
+        return []
+    methods = [getattr(module, "quant_method", None) for module in model.modules()]
+    kernels = [(method, method.moe_kernel) for method in methods if isinstance(method, FusedMoEMethodBase)]
+    for method, _ in kernels:
+        method.moe_kernel = None
+    return kernels
+
+
+def give_back_expert_kernels(kernels: Kernels) -> None:
+    """To layers that got no new weights, and so made no new kernel."""
+    for method, kernel in kernels:
+        method.moe_kernel = method.moe_kernel or kernel
 
 
 def refresh_packed_embeddings(model: torch.nn.Module) -> None:

@@ -51,7 +51,8 @@ from rl_system.allocation.handover import join_turns, tokens_left, tokens_so_far
 from rl_system.config.run import RunConfig
 from rl_system.records import Turn, WeightChunk
 from rl_system.seeds import seed_of_rest
-from rl_system.training.parameter_files import parameter_files, tensor_shapes
+from rl_system.training.architecture import checked_shapes
+from rl_system.training.parameter_files import parameter_files
 
 
 class EngineSession:
@@ -66,8 +67,8 @@ class EngineSession:
         self._config = config
         self._shared_memory = run_directory(config.directory)
         self._held = HeldWeights(config.weights.verify)
-        self._shapes = tensor_shapes(parameter_files(model_directory))
-        self._stop_ids = stop_token_ids(model_directory)
+        self._shapes = checked_shapes(model_directory)
+        self._stop_ids = stop_token_ids(model_directory, config.model)
         self._gauge = SchedulerGauge()
         self._engine = make_engine(model_directory, config, engine_seed(config.seed, index, version), self._gauge)
         self._labelled = False

@@ -21,12 +21,11 @@ from vllm.v1.engine.async_llm import AsyncLLM
 
 from actors.engine.errors import WeightsRejected
 from rl_system.errors import UserError
+from rl_system.training.architecture import OUTPUT_HEAD
 from rl_system.training.parameter_files import Shapes, parameter_files, tensor_shapes
 
 WEIGHT_DTYPES = ("float64", "float32", "float16", "bfloat16")
 """numpy's names of the dtypes that parameters may have (bfloat16: that of ml_dtypes)."""
-OUTPUT_HEAD = "lm_head.weight"
-"""May be in a checkpoint or not where it is tied to the embedding."""
 
 
 def files_to_load(directory: Path, expected: Shapes) -> list[Path]:
@@ -41,9 +40,8 @@ def files_to_load(directory: Path, expected: Shapes) -> list[Path]:
 
 def check_shapes(sent: Mapping[str, tuple[int, ...]], expected: Shapes) -> None:
     """Refuse weights that are not exactly the model's parameters: a missing one would leave a layer half loaded."""
-    optional = {OUTPUT_HEAD} if OUTPUT_HEAD not in sent or OUTPUT_HEAD not in expected else set()
-    missing = sorted(expected.keys() - sent.keys() - optional)
-    unknown = sorted(sent.keys() - expected.keys() - optional)
+    missing = sorted(expected.keys() - sent.keys())
+    unknown = sorted(sent.keys() - expected.keys() - {OUTPUT_HEAD})
     reshaped = sorted(name for name in sent.keys() & expected.keys() if tuple(sent[name]) != expected[name])
     if missing or unknown or reshaped:
         raise WeightsRejected(

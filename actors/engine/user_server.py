@@ -20,7 +20,6 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import psutil
 
@@ -28,8 +27,8 @@ from rl_system.config.environment import EnvironmentConfig, UserConfig
 from rl_system.config.model import ModelConfig
 from rl_system.config.run import RunConfig
 from rl_system.errors import UserError
-from rl_system.training.loading import load_tokenizer
 from rl_system.training.prepared import model_directory
+from rl_system.training.serving_files import serving_arguments
 
 START_TIMEOUT_S = 600.0
 STOP_TIMEOUT_S = 30.0
@@ -55,7 +54,7 @@ class UserServer:
     def __init__(self, config: UserConfig, *, device: str, max_model_len: int = 8192) -> None:
         """Raises UserError unless `config.model` is a model directory or the name of a prepared one."""
         self._config = config
-        self._directory = model_directory(config.model)
+        model_directory(config.model)
         self._device = device
         self._max_model_len = max_model_len
         self._process: subprocess.Popen[bytes] | None = None
@@ -64,12 +63,11 @@ class UserServer:
         """The server's address, once it answers. Raises UserError with the server's own words where it does not come
         up."""
         port = _free_port()
-        self._files = tempfile.TemporaryDirectory(prefix="user-server-")
-        template = Path(self._files.name) / "chat_template.jinja"
-        template.write_text(load_tokenizer(ModelConfig(path=self._config.model)).chat_template)
-        self._log = (Path(self._files.name) / "log").open("w+b")
+        self._held = contextlib.ExitStack()
+        model = self._held.enter_context(serving_arguments(ModelConfig(path=self._config.model)))
+        self._log = self._held.enter_context(tempfile.TemporaryFile())
         self._process = subprocess.Popen(
-            self._command(port, template),
+            self._command(port, model),
             env=os.environ | self._variables(),
             stdin=subprocess.DEVNULL,
             stdout=self._log,
@@ -114,16 +112,15 @@ class UserServer:
         deadline = time.monotonic() + STOP_TIMEOUT_S
         while await asyncio.to_thread(living, process.pid) and time.monotonic() < deadline:
             await asyncio.sleep(POLL_S)
-        self._log.close()
-        self._files.cleanup()
+        self._held.close()
 
-    def _command(self, port: int, template: Path) -> list[str]:
+    def _command(self, port: int, model: list[str]) -> list[str]:
+        """model: the arguments that name its files."""
         command = [
-            sys.executable, "-m", "vllm.entrypoints.openai.api_server",
-            "--model", str(self._directory), "--served-model-name", self._config.model,
+            sys.executable, "-m", "vllm.entrypoints.openai.api_server", *model, "--served-model-name", self._config.model,
             "--host", LOOPBACK, "--port", str(port),
             "--max-model-len", str(self._max_model_len), "--max-num-seqs", str(self._config.max_concurrency),
-            "--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--chat-template", str(template),
+            "--enable-auto-tool-choice", "--tool-call-parser", "hermes",
         ]  # fmt: skip
         if self._device == "cpu":
             command += ["--dtype", "float32", "--enforce-eager", "--kv-cache-memory-bytes", str(CPU_CACHE_BYTES)]

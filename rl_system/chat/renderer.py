@@ -19,45 +19,54 @@ Whatever comes from outside is made such that a tokenizer and a template take it
 from __future__ import annotations
 
 import functools
-import re
-from pathlib import Path
+from collections.abc import Collection
 from typing import Any
 
-import jinja2
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from envs.protocol import Action, Message
+from rl_system.chat.template import ANSWER, QUESTION, STAND_IN, CannotRender, ChatTemplate, read_template, special_tokens
 from rl_system.chat.tool_calls import Response, parse_response, write_calls
 from rl_system.errors import UserError
 from rl_system.strict_json import plain, to_json
 
-_STAND_IN = "Stand-in."
 COUNTED_CHARACTERS = 200_000
 """A text that is cut is tokenised up to here, a few tenths of a second, to say how many tokens are missing."""
-
-
-class CannotRender(jinja2.TemplateError, ValueError):
-    """The chat template does not take a dialogue: it refuses the order of its roles, or fails on what is in it."""
+RESULT: Message = {"role": "tool", "content": "Result.", "tool_call_id": "call_1"}
+TOOL = {"type": "function", "function": {"name": "f", "description": "", "parameters": {"type": "object"}}}
 
 
 class Renderer:
     """Tokenizer, chat template and tool format of one model. Immutable; shared by all dialogues of a process."""
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, *, tool_format: str = "hermes", chat_template: str | None = None
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        tool_format: str = "hermes",
+        chat_template: str | None = None,
+        eos_ids: Collection[int] | None = None,
     ) -> None:
         """chat_template: path of a Jinja file in place of the tokenizer's own. Raises UserError where there is none,
-        or where it cannot render a dialogue with tools."""
+        or where it cannot render a dialogue with tools.
+
+        eos_ids: what the model's files call an end beside the tokenizer's own and the template's end of turn; None: any
+        special token may be.
+        """
         self._tokenizer = tokenizer
         self._tool_format = tool_format
-        self._template = _read_template(chat_template)
-        added = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
-        special = sorted((token for token in added if len(token) > 1), key=len, reverse=True)
-        self._special = re.compile("|".join(map(re.escape, special))) if special else None
-        self._end_text, self.opens_thinking = self._learn_template()
+        self._template = ChatTemplate(tokenizer, read_template(chat_template))
+        self._special = special_tokens(tokenizer)
+        self._end_text = self._learn_end()
+        self.opens_thinking = self._template.opens_thinking()
         self.end_id: int = tokenizer.convert_tokens_to_ids(self._end_text)
         """The token that ends the assistant's turn."""
+        if eos_ids is None:
+            eos_ids = [index for index, token in tokenizer.added_tokens_decoder.items() if token.special]
+        ends = {self.end_id, tokenizer.eos_token_id, *eos_ids}
+        self.stop_ids: frozenset[int] = frozenset(token for token in ends if token is not None)
+        """The tokens that may end a response. Whichever did is no part of its text."""
 
     def dialogue(self, messages: list[Message], tools: list[dict[str, Any]]) -> Dialogue:
         """A dialogue that opens with `messages`."""
@@ -77,7 +86,7 @@ class Renderer:
         return max(map(len, self._tokenizer.get_vocab()))
 
     def text(self, response_ids: np.ndarray) -> str:
-        """The response as text, without its end-of-turn token."""
+        """The response as text, without the token that ended it."""
         ids = response_ids[:-1] if self._ended(response_ids) else response_ids
         return self._tokenizer.decode(ids, skip_special_tokens=False)
 
@@ -116,12 +125,7 @@ class Renderer:
 
     def render(self, messages: list[Message], tools: list[dict[str, Any]], *, prompt: bool = True) -> str:
         """The template's text. prompt: followed by what makes the model answer. Raises CannotRender."""
-        try:
-            return self._tokenizer.apply_chat_template(
-                messages, tools=tools or None, chat_template=self._template, add_generation_prompt=prompt, tokenize=False
-            )
-        except Exception as error:  # A template is a foreign program: it may fail on anything in any way.
-            raise CannotRender(f"{type(error).__name__}: {error}") from error
+        return self._template.render(messages, tools, prompt=prompt)
 
     def defuse(self, text: str) -> str:
         """Break up special tokens that stand literally in text from outside, so that it cannot end a turn or forge
@@ -131,30 +135,21 @@ class Renderer:
         return self._special.sub(lambda match: f"{match[0][0]} {match[0][1:]}", text)
 
     def _ended(self, response_ids: np.ndarray) -> bool:
-        return len(response_ids) > 0 and int(response_ids[-1]) == self.end_id
+        return len(response_ids) > 0 and int(response_ids[-1]) in self.stop_ids
 
-    def _learn_template(self) -> tuple[str, bool]:
-        """The text of the end-of-turn token, and whether prompts already open the thinking."""
-        question, answer = {"role": "user", "content": "Question."}, {"role": "assistant", "content": _STAND_IN}
-        result = {"role": "tool", "content": "Result.", "tool_call_id": "call_1"}
-        tool = {"type": "function", "function": {"name": "f", "description": "", "parameters": {"type": "object"}}}
+    def _learn_end(self) -> str:
+        """The text of the end-of-turn token. Raises UserError for a template without one, or that refuses tools."""
         try:
-            rendered = self.render([question, answer], [], prompt=False)
-            prompt = self.render([question], [])
-            self.render([question, answer, result], [tool])
-        except (jinja2.TemplateError, ValueError) as error:
-            raise UserError(
-                f"model.chat_template: the chat template cannot render a dialogue with tools ({error}); give a "
-                "template that can, such as rl_system/chat/templates/hermes.jinja for a ChatML model"
-            ) from None
-        after = rendered[rendered.rindex(_STAND_IN) + len(_STAND_IN) :]
-        end = self._special.search(after) if self._special is not None else None
+            end = self._template.end_of_turn()
+            self._template.render([QUESTION, ANSWER, RESULT], [TOOL])
+        except CannotRender as refused:
+            raise UserError(refused.advice) from None
         if end is None:
             raise UserError(
                 "model.chat_template: the chat template ends an assistant's turn by no special token of the tokenizer, "
                 "so that the end of a response cannot be recognised; use a template whose turns end in one"
             )
-        return end[0], prompt.rstrip().endswith("<think>")
+        return end
 
 
 class Dialogue:
@@ -198,6 +193,10 @@ class Dialogue:
             longer.fresh_renderings += 1
         return longer
 
+    def shows_tools(self) -> bool:
+        """Whether the model sees anything of the tools."""
+        return self._renderer.render(self._messages, self._tools) != self._renderer.render(self._messages, [])
+
     def _take_shadow_text(self) -> str:
         text, self._shadow_text = self._shadow_text, None
         return text if text is not None else self._renderer.render(self._shadow, self._tools)
@@ -240,15 +239,6 @@ def _stand_in(opened: str, raw: str) -> str:
     """A short message that the template treats as it treats `opened + raw`."""
     thinking, closed, _ = raw.partition("</think>")
     if not closed:
-        return opened + _STAND_IN
+        return opened + STAND_IN
     thought = "Thought." if thinking.replace("<think>", "").strip() else ""
-    return f"<think>\n{thought}\n</think>\n\n{_STAND_IN}"
-
-
-def _read_template(path: str | None) -> str | None:
-    if path is None:
-        return None
-    try:
-        return Path(path).read_text()
-    except OSError as error:
-        raise UserError(f"model.chat_template {path} cannot be read: {error.strerror}") from None
+    return f"<think>\n{thought}\n</think>\n\n{STAND_IN}"

@@ -5,15 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from rl_system.chat.renderer import Renderer
+from rl_system.chat.template import read_template
 from rl_system.config.model import ModelConfig
 from rl_system.errors import UserError
+from rl_system.training.architecture import checked_shapes, eos_ids, read_config
 from rl_system.training.finite import is_finite
+from rl_system.training.json_object import read_object
 from rl_system.training.parameter_files import only_parameter_files
 from rl_system.training.prepared import model_directory
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+"""JSON files that a tokenizer may have."""
 TEMPLATES = Path(__file__).parent.parent / "chat" / "templates"
 """Chat templates by tool format, for models that bring none."""
 
@@ -22,21 +28,17 @@ def load_model(config: ModelConfig) -> PreTrainedModel:
     """The causal language model of `config.path` in the compute dtype, on its device, dropout off.
 
     Evaluation mode also in training: with dropout the probability ratio of a token would not be 1 on its own policy.
-    Raises UserError for a path, context length or device that cannot work, and for missing parameters, which
-    transformers would fill with random numbers.
+    Raises UserError for a path, context length or device that cannot work, and for files that do not hold the parameters
+    of the architecture: transformers would fill missing ones with random numbers.
     """
     directory = model_directory(config.path)
     check_context(config, directory)
+    checked_shapes(directory)
     if config.device == "cuda" and not torch.cuda.is_available():
         raise UserError("model.device is 'cuda', but torch sees no CUDA device here; use 'cpu' or a machine with one")
     with only_parameter_files(directory) as files:
-        model, loading = AutoModelForCausalLM.from_pretrained(
-            files, dtype=DTYPES[config.dtype], output_loading_info=True, local_files_only=True
-        )
-    if missing := sorted(loading["missing_keys"]):
-        raise UserError(
-            f"model.path {config.path!r} lacks {len(missing)} parameters of its architecture ({missing[0]}, …); "
-            "give a directory with the complete model"
+        model = AutoModelForCausalLM.from_pretrained(
+            files, dtype=DTYPES[config.dtype], local_files_only=True, trust_remote_code=False
         )
     if broken := sorted(name for name, parameter in model.named_parameters() if not is_finite(parameter)):
         raise UserError(
@@ -48,7 +50,7 @@ def load_model(config: ModelConfig) -> PreTrainedModel:
 
 def check_context(config: ModelConfig, directory: Path) -> None:
     """UserError where `model.max_model_len` is longer than the positions that the model knows."""
-    positions = getattr(AutoConfig.from_pretrained(directory, local_files_only=True), "max_position_embeddings", None)
+    positions = getattr(read_config(directory), "max_position_embeddings", None)
     if positions is not None and config.max_model_len > positions:
         raise UserError(
             f"model.max_model_len is {config.max_model_len}, but {config.path!r} knows {positions} positions; "
@@ -57,16 +59,23 @@ def check_context(config: ModelConfig, directory: Path) -> None:
 
 
 def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
-    """The tokenizer of `config.path`, always with a chat template.
+    """The tokenizer of `config.path`, always with a chat template. Raises UserError where there is none.
 
     The template is `config.chat_template` where given, else the model's own, else that of `config.tool_format`.
     """
-    tokenizer = AutoTokenizer.from_pretrained(model_directory(config.path), local_files_only=True)
+    directory = model_directory(config.path)
+    for file in TOKENIZER_FILES:
+        read_object(directory / file)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # Whatever transformers makes of files that somebody else wrote.
+        said = " ".join(str(error).split())[:300]
+        raise UserError(
+            f"model.path {config.path!r} holds no tokenizer that can be loaded ({type(error).__name__}: {said}); give a "
+            f"directory with the tokenizer's files ({TOKENIZER_FILES[0]} or the model's own), complete"
+        ) from None
     if config.chat_template is not None:
-        try:
-            tokenizer.chat_template = Path(config.chat_template).read_text()
-        except OSError as error:
-            raise UserError(f"model.chat_template {config.chat_template!r} cannot be read: {error.strerror}") from None
+        tokenizer.chat_template = read_template(config.chat_template)
     elif tokenizer.chat_template is None:
         template = TEMPLATES / f"{config.tool_format}.jinja"
         if not template.is_file():
@@ -76,3 +85,9 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
             )
         tokenizer.chat_template = template.read_text()
     return tokenizer
+
+
+def load_renderer(config: ModelConfig) -> Renderer:
+    """What the agent loop speaks to the model of `config.path` through, and knows the end of a response by."""
+    directory = model_directory(config.path)
+    return Renderer(load_tokenizer(config), tool_format=config.tool_format, eos_ids=eos_ids(directory))

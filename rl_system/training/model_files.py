@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from safetensors import safe_open
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from rl_system.chat.template import end_of_turn_id
 from rl_system.errors import UserError
 from rl_system.strict_json import write_json
+from rl_system.training.architecture import CONFIG_FILE, GENERATION_FILE
 from rl_system.training.parameter_files import INDEX_FILE, SINGLE_FILE, parameter_files
+from rl_system.training.parameter_names import under_saved_names
 from rl_system.training.tensor_parallel import Sharding
 from rl_system.training.weights import as_chunks, own_tensors, saved_tensors
 
@@ -36,11 +41,57 @@ def save_model(
 
     tensors: what `saved_tensors` gave, where it was asked before.
     """
-    model.config.save_pretrained(directory)
-    if model.generation_config is not None:
-        model.generation_config.save_pretrained(directory)
-    tokenizer.save_pretrained(directory)
+    save_description(model, tokenizer, directory)
     save_parameters(saved_tensors(model) if tensors is None else tensors, directory)
+
+
+def save_description(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, directory: Path) -> None:
+    """Write all of a model but its parameters into `directory`: configuration, generation defaults and tokenizer.
+
+    Whatever could be loaded is written as it was, also what transformers itself refuses to write (generation defaults
+    that contradict each other). The end of turn of the tokenizer's template is added to the tokens that end a text, so
+    that whoever serves the model stops where it was trained to.
+    """
+    config = json.loads(model.config.to_json_string())
+    config.pop("transformers_weights", None)  # a file of the directory that it was loaded from
+    write_json(directory / CONFIG_FILE, config, indent=2)
+    generation: dict[str, Any] = {}
+    if model.generation_config is not None:
+        generation = json.loads(model.generation_config.to_json_string(keys_to_pop=["compile_config"]))
+    save_generation_defaults(generation, tokenizer, directory)
+    tokenizer.save_pretrained(directory)
+
+
+def save_generation_defaults(values: dict[str, Any], tokenizer: PreTrainedTokenizerBase, directory: Path) -> None:
+    """Write generation defaults, as JSON has them, with the end of turn of the tokenizer's template among the ends."""
+    stated = values.get("eos_token_id")
+    ends = stated if isinstance(stated, list) else [] if stated is None else [stated]
+    end_of_turn = end_of_turn_id(tokenizer)
+    if end_of_turn is not None and end_of_turn not in ends:
+        ends = [*ends, end_of_turn]
+    if ends:
+        values = values | {"eos_token_id": ends if len(ends) > 1 else ends[0]}
+    write_json(directory / GENERATION_FILE, values, indent=2)
+
+
+def check_saving(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Prove that `save_description` of these works, and that what it writes can be read. Raises UserError where not."""
+    with tempfile.TemporaryDirectory(prefix="saving-") as folder:
+        try:
+            save_description(model, tokenizer, Path(folder))
+            AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+            again = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        except Exception as error:  # Whatever transformers makes of what it loaded from somebody else's files.
+            said = " ".join(str(error).split())[:300]
+            raise UserError(
+                "model.path: the model's configuration or tokenizer cannot be saved and loaded again, which a checkpoint "
+                f"needs ({type(error).__name__}: {said}); save them anew with save_pretrained, without custom code"
+            ) from None
+    if again.get_vocab() != tokenizer.get_vocab() or bool(again.chat_template) != bool(tokenizer.chat_template):
+        raise UserError(
+            "model.path: the model's tokenizer is another one when it is saved and loaded again, which a checkpoint needs; "
+            "give it as one that transformers saves (tokenizer.json)"
+        )
 
 
 def save_parameters(tensors: Mapping[str, torch.Tensor], directory: Path) -> None:
@@ -68,7 +119,7 @@ def load_parameters(model: torch.nn.Module, directory: Path) -> None:
 
     Raises UserError unless names and shapes are exactly the model's.
     """
-    expected, sharding = own_tensors(model), Sharding.of(model)
+    expected, sharding = under_saved_names(own_tensors(model)), Sharding.of(model)
     found: set[str] = set()
     for path in parameter_files(directory):
         with safe_open(path, framework="pt") as file:

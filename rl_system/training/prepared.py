@@ -22,6 +22,7 @@ from rl_system.strict_json import write_json
 from rl_system.training.complete_directory import complete_directory
 from rl_system.training.gguf_conversion import convert_llama
 from rl_system.training.hub_cache import cached_model, is_hub_name
+from rl_system.training.json_object import read_object
 from rl_system.training.parameter_files import parameter_files
 
 RECIPE = 1
@@ -82,15 +83,10 @@ def model_directory(path: str) -> Path:
 
 def check_causal_language_model(directory: Path) -> None:
     """UserError unless config.json of `directory` describes a causal language model with parameters beside it."""
-    try:
-        config = json.loads((directory / "config.json").read_text())
-    except FileNotFoundError:
-        raise UserError(
-            f"model.path {str(directory)!r} holds no config.json; give a Hugging Face model directory"
-        ) from None
-    except (OSError, json.JSONDecodeError) as error:
-        raise UserError(f"model.path {str(directory)!r}: its config.json cannot be read ({error})") from None
-    architectures = config.get("architectures") or []
+    if not (directory / "config.json").is_file():
+        raise UserError(f"model.path {str(directory)!r} holds no config.json; give a Hugging Face model directory")
+    stated = read_object(directory / "config.json").get("architectures")
+    architectures = [str(name) for name in stated] if isinstance(stated, list) else []
     if not any(name.endswith("ForCausalLM") for name in architectures):
         raise UserError(
             f"model.path {str(directory)!r} holds {', '.join(architectures) or 'a model of no stated architecture'}; "

@@ -27,7 +27,7 @@ from rl_system.training.complete_directory import complete_directory
 from rl_system.training.demonstrations import demonstration_sequences
 from rl_system.training.learner import Learner
 from rl_system.training.loading import load_model, load_tokenizer
-from rl_system.training.model_files import save_model
+from rl_system.training.model_files import check_saving, save_model
 from rl_system.training.parameter_files import parameter_files
 from rl_system.training.prepared import cache_directory, model_directory
 
@@ -47,6 +47,7 @@ def ensure_warm_start(config: RunConfig, report: Callable[[str], None] = print) 
     require_writable(directory.parent, "XDG_CACHE_HOME, where the warm start is kept")
     report(f"warm start: up to {config.warm_start.steps} updates on demonstrations of {len(demonstrations)} tasks")
     model = load_model(config.model)
+    check_saving(model, tokenizer)
     train(model, config, demonstrations, report)
     with complete_directory(directory) as staging:
         save_model(model, tokenizer, staging)

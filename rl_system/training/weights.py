@@ -1,6 +1,6 @@
 """Parameters on their way out of a trainer: named arrays, in chunks, with a checksum of exactly what was sent.
 
-Trainers and engines agree on the names because both are those of the Hugging Face model.
+Trainers and engines agree on the names because both are those of the Hugging Face model's files.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from rl_system.training.parameter_names import under_saved_names
 from rl_system.training.tensor_parallel import Sharding
 
 
@@ -42,15 +43,16 @@ def as_chunks(tensors: Mapping[str, torch.Tensor], chunk_bytes: int) -> Iterator
 
 
 def saved_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
-    """What a checkpoint of `model` holds: its state without the second names of shared tensors, detached.
+    """What a checkpoint of `model` holds, by its names in files: its state without the second names of shared tensors,
+    detached.
 
     Of a model that several ranks share: whole tensors on the CPU, gathered, on the first of them; nothing on the others,
     which all have to call this too.
     """
     sharding = Sharding.of(model)
     if sharding.group.size > 1:
-        return _gathered(own_tensors(model), sharding)
-    return own_tensors(model)
+        return under_saved_names(_gathered(own_tensors(model), sharding))
+    return under_saved_names(own_tensors(model))
 
 
 def _gathered(tensors: dict[str, torch.Tensor], sharding: Sharding) -> dict[str, torch.Tensor]:
@@ -63,15 +65,12 @@ def _gathered(tensors: dict[str, torch.Tensor], sharding: Sharding) -> dict[str,
 
 
 def own_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
-    """As `saved_tensors`, of this rank's share of the model; the very tensors."""
+    """Of this rank's share of the model, by the names of its modules; the very tensors."""
+    first_names: dict[int, str] = {}
     result: dict[str, torch.Tensor] = {}
-    seen: set[tuple[int, torch.Size]] = set()
-    for name, tensor in model.state_dict().items():
-        identity = (tensor.data_ptr(), tensor.shape)
-        if tensor.numel() and identity in seen:
-            continue
-        seen.add(identity)
-        result[name] = tensor.detach()
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if first_names.setdefault(id(tensor), name) == name:
+            result[name] = tensor.detach()
     return result
 
 

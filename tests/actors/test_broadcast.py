@@ -13,7 +13,7 @@ from actors.rollout_worker import RolloutWorker
 from actors.trainer import Trainer
 from rl_system.config.run import RunConfig
 from rl_system.records import NO_VERSION, Sequence, TrainBatch
-from tests.models import save_tiny_chat_model
+from tests.models import save_tiny_family
 
 TIMEOUT_S = 300
 START_VERSION = 4
@@ -25,7 +25,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> RunConfig:
         {
             "name": "broadcast-test",
             "output": tmp_path_factory.mktemp("runs"),
-            "model": {"path": str(save_tiny_chat_model(tmp_path_factory.mktemp("model"))), "max_model_len": 512},
+            "model": {"path": str(save_tiny_family("qwen3_moe", tmp_path_factory.mktemp("model"))), "max_model_len": 512},
             "rollout": {"engine": {"kv_cache_gib": 0.1, "max_num_seqs": 4}},
             "executor": {"method": "tree"},
             "optimizer": {"learning_rate": 1e-2},

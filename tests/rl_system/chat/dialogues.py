@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 import rl_system.chat
@@ -47,11 +47,18 @@ WORDS = "the task user title completed pending arguments name tool_call Error cr
 
 @cache
 def make_tokenizer(template: str = HERMES) -> PreTrainedTokenizerFast:
-    """Byte-level BPE of 320 tokens that can encode any text, with ChatML's special tokens."""
+    """As below, with ChatML's special tokens."""
+    special = ["<|im_start|>", "<|im_end|>"]
+    fast = make_byte_tokenizer(special, bos_token=special[0], eos_token=special[1])
+    fast.chat_template = template
+    return fast
+
+
+def make_byte_tokenizer(special: list[str], **roles: str) -> PreTrainedTokenizerFast:
+    """Byte-level BPE of 320 tokens that can encode any text, the first of them `special`."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    special = ["<|im_start|>", "<|im_end|>"]
     trainer = trainers.BpeTrainer(
         vocab_size=320,
         special_tokens=special,
@@ -59,9 +66,9 @@ def make_tokenizer(template: str = HERMES) -> PreTrainedTokenizerFast:
         show_progress=False,
     )
     tokenizer.train_from_iterator([WORDS] * 4, trainer)
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=special[0], eos_token=special[1])
-    fast.chat_template = template
-    return fast
+    # Special, also those that have no role: a tokenizer loaded from files knows them as such.
+    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in special])
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **roles)
 
 
 def make_renderer(template: str = HERMES, tool_format: str = "hermes") -> Renderer:
