@@ -145,3 +145,27 @@ def test_a_family_is_trained_published_served_and_saved_under_one_set_of_names(
     load_parameters(oracle, tmp_path / "weights" / "version_3")
     np.testing.assert_array_equal(expected_logprobs(oracle, text(9)), expected_logprobs(model, text(9)))
     call(engine.stop.remote())
+
+
+def test_a_base_model_stops_where_its_template_ends_a_turn_though_no_file_of_it_says_so(
+    engine: ray.actor.ActorHandle, tmp_path: Path
+) -> None:
+    source = save_tiny_family("llama", tmp_path)
+    config = build_config(
+        {"name": "base"}, ["--model.path", str(source), "--rollout.engine.kv_cache_gib", "0.1", "--output", str(tmp_path)]
+    )
+    model, tokenizer = load_model(config.model), load_tokenizer(config.model)
+    end, other = tokenizer.convert_tokens_to_ids(["<|im_end|>", "<|endoftext|>"])
+    with torch.no_grad():
+        # The last layer's bias drowns everything else, so that every token but the end of turn is out of the question.
+        bias = model.model.layers[-1].mlp.down_proj.bias.fill_(1e4)
+        model.model.norm.weight.fill_(1.0)
+        model.lm_head.weight.zero_()[end] = bias.sign()
+    model.config.eos_token_id = model.generation_config.eos_token_id = other
+    model.save_pretrained(source)
+    tokenizer.eos_token = "<|endoftext|>"
+    tokenizer.save_pretrained(source)
+    call(engine.start.remote(source, config))
+    turn = call(engine.generate.remote(text(3)))
+    assert (turn.response_ids.tolist(), turn.finish_reason) == ([end], "stop")
+    call(engine.stop.remote())
