@@ -34,6 +34,8 @@ CHUNK_BYTES = 1
 class Engine:
     """One engine after another in one process: what costs most of a worker's start is paid once."""
 
+    session = None
+
     async def start(self, directory: Path, config: RunConfig) -> None:
         prepare_process(config)
         from actors.engine.session import EngineSession
@@ -53,14 +55,24 @@ class Engine:
         return await self.session.load_chunks(weights.chunks, weights.version, weights.checksum)
 
     async def stop(self) -> None:
-        await self.session.close()
+        """Idempotent."""
+        session, self.session = self.session, None
+        if session is not None:
+            await session.close()
 
 
 @pytest.fixture(scope="module")
-def engine(local_ray: None) -> Iterator[ray.actor.ActorHandle]:
-    engine = Engine.options(num_cpus=0).remote()
-    yield engine
-    ray.kill(engine)
+def process(local_ray: None) -> Iterator[ray.actor.ActorHandle]:
+    process = Engine.options(num_cpus=0).remote()
+    yield process
+    ray.kill(process)
+
+
+@pytest.fixture
+def engine(process: ray.actor.ActorHandle) -> Iterator[ray.actor.ActorHandle]:
+    """Stopped when the test is over, however it ends."""
+    yield process
+    call(process.stop.remote())
 
 
 def call(reference):
@@ -144,7 +156,6 @@ def test_a_family_is_trained_published_served_and_saved_under_one_set_of_names(
     assert_served(engine, model, 3)
     load_parameters(oracle, tmp_path / "weights" / "version_3")
     np.testing.assert_array_equal(expected_logprobs(oracle, text(9)), expected_logprobs(model, text(9)))
-    call(engine.stop.remote())
 
 
 def test_a_base_model_stops_where_its_template_ends_a_turn_though_no_file_of_it_says_so(
@@ -168,4 +179,3 @@ def test_a_base_model_stops_where_its_template_ends_a_turn_though_no_file_of_it_
     call(engine.start.remote(source, config))
     turn = call(engine.generate.remote(text(3)))
     assert (turn.response_ids.tolist(), turn.finish_reason) == ([end], "stop")
-    call(engine.stop.remote())
