@@ -31,7 +31,7 @@ from rl_system.chat.clock import EpisodeClock
 from rl_system.config.run import RunConfig
 from rl_system.endpoint.agent_episode import play_agent
 from rl_system.records import Ending, Episode, Task, Turn
-from rl_system.seeds import turn_seed
+from rl_system.seeds import EVALUATION_GROUP, turn_seed
 from rl_system.tracking.failure_book import FailureBook
 from rl_system.tracking.failures import Sighting
 from rl_system.training.loading import load_renderer
@@ -40,7 +40,6 @@ EPISODE_ATTEMPTS = 3
 """Times that a member of a group is played when its environment or worker breaks, before the group is dropped."""
 LEVEL_INTERVAL_S = 0.1
 """Shortest time between two reports of levels to the controller; what lies between is reported once."""
-EVALUATION_GROUP = -1
 CALLS_AT_ONCE = 100_000
 """Calls of the pool that may be under way: each turn of an agent is one."""
 

@@ -2,6 +2,7 @@
 
     async def run(task: dict, model: Endpoint) -> float: …       # or {completion id: reward}, for credit by call
     def tasks(split: str) -> list[dict]: …
+    def gold(task: dict) -> list[str]: …                         # what a perfect model would answer, call by call; optional
 
 The agent brings its own loop, its own tools and its own framework; all it gets is an address and a key at which the model is
 called in a protocol that the framework speaks. `run` may be a plain function too. Tasks are dictionaries of any content; `id`,
@@ -25,8 +26,8 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
-from envs.contract import AGENT_FUNCTIONS, check_agent_tasks, check_result
-from envs.protocol import EnvironmentFailed
+from envs.contract import AGENT_FUNCTIONS, check_agent_tasks, check_gold, check_result
+from envs.protocol import Action, EnvironmentFailed
 from rl_system.errors import UserError
 from rl_system.origin import definition, details, explain
 from rl_system.records import Task
@@ -80,6 +81,16 @@ def task_of(module: ModuleType, task: Task) -> dict[str, Any]:
     if found is None:
         raise UserError(f"task {task.task_id!r} does not exist in split {task.split!r} of {task.environment}")
     return copy.deepcopy(found)
+
+
+def has_gold(module: ModuleType) -> bool:
+    """Whether an agent's module knows what a perfect model would answer."""
+    return callable(getattr(module, "gold", None))
+
+
+def gold_of(module: ModuleType, task: Task) -> list[Action]:
+    """What a perfect model would answer to the calls of `task`, in their order; empty where that is not known."""
+    return check_gold(module.gold(task_of(module, task)), module.gold)
 
 
 @functools.lru_cache(maxsize=16)

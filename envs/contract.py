@@ -161,6 +161,13 @@ def check_agent_tasks(tasks: Any, function: Callable, name: str) -> dict[str, di
     return by_id
 
 
+def check_gold(answers: Any, function: Callable) -> list[Action]:
+    """What `gold` of an agent may give: texts, or actions where a tool is called. Else ContractBroken."""
+    if not isinstance(answers, list | tuple):
+        raise _wrong(function, answers, "a list of texts, what the model is to answer call by call; empty where that is not known")
+    return check_demonstration([Action(each) if isinstance(each, str) else each for each in answers], function)
+
+
 def check_result(value: Any, function: Callable) -> tuple[float | None, dict[str, float]]:
     """What `run` of an agent may give: the reward of the episode, or rewards by completion id. Else ContractBroken."""
     if isinstance(value, dict):

@@ -121,6 +121,14 @@ class EnvironmentHost:
         finally:
             self._run(self._dismiss(place, key))
 
+    async def gold(self, task: Task) -> list[Action]:
+        """What a perfect model would answer the agent of `task`, call by call. Raises EnvironmentFailed."""
+        place, key = await self.take_place()
+        try:
+            return await self.call(place, key, "gold", task)
+        finally:
+            self.leave(place, key)
+
     async def _dismiss(self, place: Place, key: int) -> None:
         """Stop an agent, wherever it stands, and make its place free."""
         if key not in place.open:

@@ -9,6 +9,7 @@ or, for an agent that calls the model itself (`envs.agents`):
 
     tasks(split: str) -> list[dict]
     run(task: dict, model: Endpoint) -> float
+    gold(task: dict) -> list[str]                   # optional
 
 Modules are imported on first use, so that a process which steps no environment does not pay for their dependencies.
 """
@@ -24,7 +25,7 @@ from typing import Any
 from envs import agents
 from envs.agents import list_agent_tasks, task_of
 from envs.contract import AGENT_FUNCTIONS, check_tasks
-from envs.protocol import Environment
+from envs.protocol import Action, Environment
 from rl_system.config.environment import EnvironmentConfig
 from rl_system.errors import UserError
 from rl_system.origin import definition, explain
@@ -72,6 +73,16 @@ def agent_of(task: Task) -> tuple[Callable[..., Any], dict[str, Any]]:
     """The function that runs the agent, and what it is told of `task`."""
     module = _module(task.environment)
     return module.run, task_of(module, task)
+
+
+def has_gold(config: EnvironmentConfig) -> bool:
+    """Whether the agent `config` names knows what a perfect model would answer. Raises UserError as `list_tasks`."""
+    return agents.has_gold(_module(config.name))
+
+
+def agent_gold(task: Task) -> list[Action]:
+    """What a perfect model would answer the agent on `task`, call by call."""
+    return agents.gold_of(_module(task.environment), task)
 
 
 def require_processes(config: EnvironmentConfig) -> None:

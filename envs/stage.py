@@ -25,7 +25,7 @@ from envs.contract import (
     check_tools,
 )
 from envs.protocol import Action, Environment, EnvironmentFailed, Observation, Score
-from envs.registry import agent_of, make_environment
+from envs.registry import agent_gold, agent_of, make_environment
 from rl_system.config.environment import EnvironmentConfig
 from rl_system.origin import details, explain, place
 from rl_system.records import Ending, Task
@@ -50,7 +50,7 @@ class Stage:
     def perform(self, key: int, verb: str, argument: Any = None) -> Any:
         """Do `verb` to environment `key`; `reset` makes it. Raises EnvironmentFailed for whatever goes wrong in it.
 
-        An agent is known by a key too: `run` runs it to its end, `stop` ends it before.
+        An agent is known by a key too: `run` runs it to its end, `stop` ends it before; `gold` needs no run.
         """
         if verb == "close":
             seat = self._seats.pop(key, None)
@@ -63,6 +63,9 @@ class Stage:
                 return self._open(key, argument)
             if verb == "run":
                 return self._run(key, *argument)
+            if verb == "gold":
+                with failing("gold"):
+                    return agent_gold(argument)
             return getattr(self._seats[key], verb)(argument)
         finally:
             self._threads.pop(key, None)

@@ -4,6 +4,7 @@
     python -m launch.evaluate --domain mock --split test --user solo --policy smollm2-135m-instruct --trials 4
     python -m launch.evaluate --config configs/my_run.yaml --policy runs/my_run/checkpoints/step_20/model
     python -m launch.evaluate --environment.name examples.guessing --list
+    python -m launch.evaluate --agent my_agent.py --policy runs/my_run/checkpoints/step_20/model
 
 `--policy` is `gold` (the known solutions: an upper bound, and a check of the set-up), `noop` (does nothing: a lower
 bound), or a model: a directory in Hugging Face layout or the name of a prepared one, sampled by vLLM in this process.
@@ -26,15 +27,15 @@ from typing import Any, TextIO
 from envs.host import EnvironmentHost
 from envs.registry import is_agent, list_tasks
 from envs.trial import try_environment
+from launch.agent_policies import check_agent, policy
 from launch.command import Parser, number, run_command, whole
 from launch.evaluation_config import SCRIPTED, checkpoint_of, evaluation_config, policy_label
-from launch.policies import policy
 from launch.results import results_stream
 from rl_system.config.load import parse_overrides
 from rl_system.config.run import RunConfig
 from rl_system.errors import UserError
 from rl_system.output_place import require_writable
-from rl_system.records import Episode, Task
+from rl_system.records import Ending, Episode, Task
 from rl_system.strict_json import to_json
 from rl_system.tracking.evaluation import evaluation_summary
 from rl_system.tracking.evaluation_record import EvaluationRecord, make_directory
@@ -52,6 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--policy", help="gold, noop, or a model")
     parser.add_argument("--list", action="store_true", help="print the tasks that would be played, and play nothing")
     parser.add_argument("--config", type=Path, help="a file of configs/ to take everything else from")
+    parser.add_argument("--agent", help="environment.name, of an agent that calls the model itself: its module, or that one's file")
     parser.add_argument("--domain", help="environment.domain; mock where nothing says otherwise")
     parser.add_argument("--split", help="evaluation.split; test where nothing says otherwise")
     parser.add_argument("--user", choices=("solo", "scripted", "llm"), help="environment.user.kind")
@@ -69,6 +71,7 @@ def evaluate(options: argparse.Namespace, overrides: list[str]) -> int:
     if options.policy is None and not options.list:
         raise UserError("--policy is missing; give gold, noop or a model, or --list to see the tasks")
     config = evaluation_config(options, overrides)
+    check_agent(options, config)
     tasks = chosen_tasks(config)
     with results_stream() as out:
         if options.list:
@@ -167,7 +170,7 @@ async def play_all(
             task = tasks[number]
             async with slots:
                 with book.playing(task) as ended:
-                    episode = await play(task, number, trial, host.environment(task))
+                    episode = await play(task, number, trial, host)
                     ended(episode)
             over(episode)
 
@@ -190,7 +193,8 @@ async def play_all(
 
 def judged(episodes: list[Episode], book: FailureBook, verdict: str | None, name: str) -> int:
     """The exit code, with what is wrong on standard error."""
-    failed = [episode for episode in episodes if episode.failure is not None]
+    failed = [episode for episode in episodes if episode.ended is Ending.FAILED]
+    raised = [episode for episode in episodes if episode.failure is not None and episode.ended is not Ending.FAILED]
     if verdict is not None:
         print(f"error: given up: {verdict}", file=sys.stderr)
         return FAILED
@@ -202,6 +206,12 @@ def judged(episodes: list[Episode], book: FailureBook, verdict: str | None, name
             file=sys.stderr,
         )
         return FAILED
+    if raised:
+        print(
+            f"warning: the agent raised in {len(raised)} of {len(episodes)} episodes, which are worth nothing; the first, of "
+            f"task {raised[0].task.task_id}: {raised[0].failure.what}. Tracebacks are in {book.log.path}",
+            file=sys.stderr,
+        )
     empty = {episode.task for episode in episodes if episode.counts.get("empty_script")}
     if name == "gold" and empty:
         print(
@@ -224,7 +234,7 @@ def as_record(episode: Episode) -> dict[str, Any]:
 
 
 def table(totals: dict[str, Any], tasks: list[Task], split: str) -> str:
-    environment = ", ".join(sorted({f"{task.environment} {task.domain}" for task in tasks}))
+    environment = ", ".join(sorted({" ".join(dict.fromkeys((task.environment, task.domain))) for task in tasks}))
     lines = [f"{len(tasks)} tasks of {environment}, split {split}; {totals['episodes']} episodes"]
     lines += [
         f"  {name:<22}{totals[name]:8.3f}" for name in totals if name == "success_rate" or name.startswith("pass^")

@@ -23,6 +23,7 @@ from rl_system.strict_json import to_json
 SCRIPTED = ("gold", "noop")
 """Policies that need no model."""
 KEYS = {
+    "agent": "environment.name",
     "domain": "environment.domain",
     "split": "evaluation.split",
     "user": "environment.user.kind",

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Protocol
 
 import numpy as np
 
-from envs.protocol import AsyncEnvironment
+from envs.host import EnvironmentHost
 from launch.evaluation_config import SCRIPTED
 from rl_system.allocation.handover import OVERDUE
 from rl_system.chat.agent import Limits, run_episode
@@ -16,34 +17,45 @@ from rl_system.chat.scripted import doing_nothing, gold, play_script
 from rl_system.config.run import RunConfig
 from rl_system.records import Episode, Task, Turn
 
-Play = Callable[[Task, int, int, AsyncEnvironment], Awaitable[Episode]]
-"""One episode: task, number of the task, trial, and the environment to play it in."""
+Play = Callable[[Task, int, int, EnvironmentHost], Awaitable[Episode]]
+"""One episode: task, number of the task, trial, and where environments and agents live."""
 
 
-def policy(config: RunConfig, name: str) -> AbstractAsyncContextManager[Play]:
-    """name: `gold`, `noop`, or anything else for the model of `config`."""
+class Generate(Protocol):
+    def __call__(self, prompt_ids: np.ndarray, max_new_tokens: int, seed: int | None = None) -> Awaitable[Turn]: ...
+
+
+def environment_policy(config: RunConfig, name: str) -> AbstractAsyncContextManager[Play]:
+    """Of environments, which are stepped from here. name: `gold`, `noop`, or anything else for the model of `config`."""
     return scripted_policy(config, name) if name in SCRIPTED else model_policy(config)
 
 
 @asynccontextmanager
 async def scripted_policy(config: RunConfig, name: str) -> AsyncIterator[Play]:
     script = gold if name == "gold" else doing_nothing(config.environment)
-    yield lambda task, number, trial, environment: play_script(task, number, trial, environment, script)
+    yield lambda task, number, trial, host: play_script(task, number, trial, host.environment(task), script)
 
 
 @asynccontextmanager
 async def model_policy(config: RunConfig) -> AsyncIterator[Play]:
+    limits = Limits.of(config.environment, config.rollout, config.model.max_model_len)
+    from rl_system.training.loading import load_renderer  # heavy, and the other policies can do without
+
+    renderer = load_renderer(config.model)
+    async with sampling(config) as generate:
+        yield lambda task, number, trial, host: run_episode(
+            task, number, trial, host.environment(task), generate, renderer, limits
+        )
+
+
+@asynccontextmanager
+async def sampling(config: RunConfig) -> AsyncIterator[Generate]:
     """The model, the way a rollout worker would serve it, at the temperature of evaluations."""
     # Heavy imports that the other policies can do without.
-    from rl_system.training.loading import load_renderer
+    from actors.engine.environment import prepare_process
     from rl_system.training.prepared import model_directory
 
     directory = model_directory(config.model.path)
-    renderer = load_renderer(config.model)
-    limits = Limits.of(config.environment, config.rollout, config.model.max_model_len)
-
-    from actors.engine.environment import prepare_process
-
     prepare_process(config)
     # vLLM reads its environment variables when it is imported: not before the line above.
     from actors.engine.session import EngineSession
@@ -52,15 +64,13 @@ async def model_policy(config: RunConfig) -> AsyncIterator[Play]:
     try:
         await session.label()
 
-        async def generate(prompt_ids: np.ndarray, max_new_tokens: int) -> Turn:
+        async def generate(prompt_ids: np.ndarray, max_new_tokens: int, seed: int | None = None) -> Turn:
             temperature = config.evaluation.temperature
-            turn = await session.generate(prompt_ids, max_new_tokens, temperature)
+            turn = await session.generate(prompt_ids, max_new_tokens, temperature, seed=seed)
             while turn.finish_reason == OVERDUE:  # there is no other engine: this one goes on
-                turn = await session.generate(prompt_ids, max_new_tokens, temperature, turn)
+                turn = await session.generate(prompt_ids, max_new_tokens, temperature, turn, seed)
             return turn
 
-        yield lambda task, number, trial, environment: run_episode(
-            task, number, trial, environment, generate, renderer, limits
-        )
+        yield generate
     finally:
         await session.close()

@@ -17,6 +17,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from actors.engine.server_command import server_command, server_variables
 from launch.command import Parser, port, run_command, stop_when_terminated
 from rl_system.config.load import load_config
 from rl_system.config.model import ModelConfig
@@ -25,10 +26,7 @@ from rl_system.training.prepared import model_directory
 from rl_system.training.serving_files import serving_arguments
 
 LOOPBACK = "127.0.0.1"
-CPU_CACHE_GIB = 1
 STOP_TIMEOUT_S = 30.0
-TOOL_PARSERS = {"hermes": "hermes", "qwen3": "hermes", "llama3": "llama3_json"}
-"""vLLM's names by `model.tool_format`; it has none for calls that are mere JSON."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -52,13 +50,15 @@ def serve(options: argparse.Namespace, more: list[str]) -> int:
         )
     config = served_model(options.model)
     directory = model_directory(config.path)
-    with serving_arguments(config) as model:
-        command = server_command(config, model, options) + more
+    with serving_arguments(config) as files:
+        command = server_command(config, files, name=options.name, host=options.host, port=options.port) + more
         if options.dry_run:
             print(" ".join(command))
             return 0
+        # In the environment, where no list of processes shows it.
+        key = {"VLLM_API_KEY": options.api_key} if options.api_key else {}
         print(f"serving {directory} as {options.name!r} at http://{options.host}:{options.port}/v1 (Ctrl-C ends it)", flush=True)
-        return until_it_ends(command, os.environ | variables(config, options.api_key))
+        return until_it_ends(command, os.environ | server_variables(config.device) | key)
 
 
 def until_it_ends(command: list[str], environment: Mapping[str, str]) -> int:
@@ -84,26 +84,6 @@ def served_model(path: str) -> ModelConfig:
     if run is None or not run.is_file():
         return ModelConfig(path=path)
     return load_config(run, []).model.model_copy(update={"path": path})
-
-
-def server_command(config: ModelConfig, model: list[str], options: argparse.Namespace) -> list[str]:
-    """model: the arguments that name its files."""
-    command = [
-        sys.executable, "-m", "vllm.entrypoints.openai.api_server", *model,
-        "--served-model-name", options.name, "--host", options.host, "--port", str(options.port),
-        "--dtype", config.dtype, "--max-model-len", str(config.max_model_len),
-    ]  # fmt: skip
-    if parser := TOOL_PARSERS.get(config.tool_format):
-        command += ["--enable-auto-tool-choice", "--tool-call-parser", parser]
-    if config.device == "cpu":
-        command += ["--enforce-eager", "--kv-cache-memory-bytes", str(CPU_CACHE_GIB << 30)]
-    return command
-
-
-def variables(config: ModelConfig, api_key: str | None) -> dict[str, str]:
-    """Of the server's process. The key is here, where no list of processes shows it."""
-    given = {"VLLM_NO_USAGE_STATS": "1", "TOKENIZERS_PARALLELISM": "false"} | ({"VLLM_API_KEY": api_key} if api_key else {})
-    return given | ({"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")} if config.device == "cpu" else {})
 
 
 if __name__ == "__main__":

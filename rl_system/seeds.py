@@ -10,11 +10,14 @@ from hashlib import blake2b
 
 import numpy as np
 
+EVALUATION_GROUP = -1
+"""The group of all episodes of evaluations."""
+
 
 def turn_seed(
     run: int, group_id: int, index: int, prompt_ids: np.ndarray, repeat: int = 0, chosen: int | None = None
 ) -> int:
-    """Of a turn of episode `index` of a group, below 2^63. Evaluations have group −1.
+    """Of a turn of episode `index` of a group, below 2^63.
 
     prompt_ids: int32 [prompt]; repeat: how many turns of the episode had this prompt before. chosen: a seed of the agent's
     own, in place of `repeat`: turns that it asks for with one seed and one prompt are the same turn.

@@ -14,7 +14,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 import urllib.error
@@ -23,6 +22,7 @@ from collections.abc import AsyncIterator
 
 import psutil
 
+from actors.engine.server_command import server_command, server_variables
 from rl_system.config.environment import EnvironmentConfig, UserConfig
 from rl_system.config.model import ModelConfig
 from rl_system.config.run import RunConfig
@@ -34,8 +34,6 @@ START_TIMEOUT_S = 600.0
 STOP_TIMEOUT_S = 30.0
 POLL_S = 0.5
 LOOPBACK = "127.0.0.1"
-CPU_CACHE_BYTES = 1 << 30
-"""K/V cache of the user's engine on CPU: one dialogue of a few thousand tokens a request."""
 
 
 @contextlib.asynccontextmanager
@@ -55,8 +53,7 @@ class UserServer:
         """Raises UserError unless `config.model` is a model directory or the name of a prepared one."""
         self._config = config
         model_directory(config.model)
-        self._device = device
-        self._max_model_len = max_model_len
+        self._model = ModelConfig(path=config.model, device=device, max_model_len=max_model_len)
         self._process: subprocess.Popen[bytes] | None = None
 
     async def __aenter__(self) -> str:
@@ -64,11 +61,12 @@ class UserServer:
         up."""
         port = _free_port()
         self._held = contextlib.ExitStack()
-        model = self._held.enter_context(serving_arguments(ModelConfig(path=self._config.model)))
+        files = self._held.enter_context(serving_arguments(self._model))
+        command = server_command(self._model, files, name=self._config.model, host=LOOPBACK, port=port)
         self._log = self._held.enter_context(tempfile.TemporaryFile())
         self._process = subprocess.Popen(
-            self._command(port, model),
-            env=os.environ | self._variables(),
+            [*command, "--max-num-seqs", str(self._config.max_concurrency)],
+            env=os.environ | server_variables(self._model.device),
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=subprocess.STDOUT,
@@ -113,21 +111,6 @@ class UserServer:
         while await asyncio.to_thread(living, process.pid) and time.monotonic() < deadline:
             await asyncio.sleep(POLL_S)
         self._held.close()
-
-    def _command(self, port: int, model: list[str]) -> list[str]:
-        """model: the arguments that name its files."""
-        command = [
-            sys.executable, "-m", "vllm.entrypoints.openai.api_server", *model, "--served-model-name", self._config.model,
-            "--host", LOOPBACK, "--port", str(port),
-            "--max-model-len", str(self._max_model_len), "--max-num-seqs", str(self._config.max_concurrency),
-            "--enable-auto-tool-choice", "--tool-call-parser", "hermes",
-        ]  # fmt: skip
-        if self._device == "cpu":
-            command += ["--dtype", "float32", "--enforce-eager", "--kv-cache-memory-bytes", str(CPU_CACHE_BYTES)]
-        return command
-
-    def _variables(self) -> dict[str, str]:
-        return {"VLLM_NO_USAGE_STATS": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
     def _words(self) -> str:
         self._log.seek(0)

@@ -88,5 +88,11 @@ async def run(task: dict, model: Endpoint) -> float:
     return 0.4 + 0.3 * kept + 0.3 * (_holds(reply, task) and len(reply) <= 60)
 
 
+def gold(task: dict) -> list[str]:
+    subject, fact = task["subject"], task["fact"]
+    asked = [fact] if task["kind"] == "ask" else []
+    return [f"{task['kind']} {subject}", *asked, f"{subject} {fact}", f"Good news: {subject} {fact}."]
+
+
 def _holds(text: str, task: dict) -> bool:
     return task["subject"] in text and task["fact"] in text

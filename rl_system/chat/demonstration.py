@@ -35,12 +35,17 @@ class _Script:
                 raise EnvironmentFailed("the demonstration is empty: no solution is known")
         if not self._actions:
             raise EnvironmentFailed("the demonstration is over, but the episode goes on: it has not ended it")
-        written = self._renderer.write(self._actions.pop(0))
-        ids = written[:max_new_tokens]
-        return Turn(
-            prompt_ids=prompt_ids,
-            response_ids=ids,
-            logprobs=np.zeros(len(ids), np.float32),
-            versions=np.full(len(ids), NO_VERSION, np.int32),
-            finish_reason="stop" if len(ids) == len(written) else "length",
-        )
+        return written_turn(self._renderer, self._actions.pop(0), prompt_ids, max_new_tokens)
+
+
+def written_turn(renderer: Renderer, action: Action, prompt_ids: np.ndarray, max_new_tokens: int) -> Turn:
+    """The turn of a model that does `action`, or of one that is cut off in the middle of it."""
+    written = renderer.write(action)
+    ids = written[:max_new_tokens]
+    return Turn(
+        prompt_ids=prompt_ids,
+        response_ids=ids,
+        logprobs=np.zeros(len(ids), np.float32),
+        versions=np.full(len(ids), NO_VERSION, np.int32),
+        finish_reason="stop" if len(ids) == len(written) else "length",
+    )

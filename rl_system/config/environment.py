@@ -1,6 +1,7 @@
+from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from rl_system.config.curriculum import CurriculumConfig
 from rl_system.config.endpoint import EndpointConfig
@@ -92,6 +93,20 @@ class EnvironmentConfig(Section):
         if isinstance(values, dict) and values.get("name", TAU2) == TAU2 and values.get("domain") is None:
             return values | {"domain": "mock"}
         return values
+
+    @field_validator("name")
+    @classmethod
+    def a_file_is_called_by_its_module(cls, name: str) -> str:
+        if not name.endswith(".py"):
+            return name
+        path, here = Path(name).expanduser(), Path.cwd()
+        path = path.relative_to(here) if path.is_relative_to(here) else path
+        if path.is_absolute() or ".." in path.parts:
+            raise ValueError(
+                f"environment.name is {name!r}, a file outside of the folder where the command is started; start it in the "
+                f"file's folder, or name that in PYTHONPATH and give the module's name {path.stem!r}"
+            )
+        return ".".join(path.with_suffix("").parts)
 
     @model_validator(mode="after")
     def every_process_may_ask_the_users_model(self) -> "EnvironmentConfig":

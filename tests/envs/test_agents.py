@@ -9,9 +9,10 @@ import pytest
 
 import envs.host
 from envs.agents import AgentResult, Endpoint
+from envs.contract import ContractBroken, check_gold
 from envs.host import EnvironmentHost
 from envs.protocol import EnvironmentFailed
-from envs.registry import agent_of, is_agent, list_tasks
+from envs.registry import agent_of, has_gold, is_agent, list_tasks
 from rl_system.config.environment import EnvironmentConfig
 from rl_system.errors import UserError
 
@@ -47,6 +48,29 @@ def test_a_module_with_run_and_tasks_is_an_agent_by_its_name():
     function, told = agent_of(task("well"))
     assert function.__name__ == "run"
     assert told == {"id": "well", "split": "train", "nested": {"values": [1, 2]}}
+
+
+def test_an_agent_says_what_a_perfect_model_would_answer_where_it_knows_that():
+    async def ask(name: str, known: str):
+        desk = EnvironmentConfig(name=name)
+        tasks = {each.task_id: each for each in list_tasks(desk, "test")}
+        async with EnvironmentHost(desk) as host:
+            return [action.text for action in await host.gold(tasks[known])]
+
+    assert has_gold(EnvironmentConfig(name="envs.examples.parcel_desk")) and not has_gold(config())
+    answers = asyncio.run(ask("envs.examples.parcel_desk", "track-1002"))
+    assert answers[0].startswith("track ") and answers[2] == f"Good news: {answers[1]}."
+    with pytest.raises(EnvironmentFailed, match="gold"):
+        asyncio.run(ask(AGENT, "well"))
+
+
+@pytest.mark.parametrize("given", ["track 1", {"a": 1}, [1], [None]])
+def test_a_gold_that_is_no_list_of_answers_is_refused(given):
+    def gold(task):
+        return given
+
+    with pytest.raises(ContractBroken, match="gold"):
+        check_gold(given, gold)
 
 
 def test_a_module_without_a_package_is_found_too(tmp_path, monkeypatch):

@@ -81,7 +81,7 @@ BREAKING = "--environment.name tests.envs.breaking --policy gold"
 
 def settings(words: str) -> tuple[str | None, str, str, int, int | None, float]:
     """Domain, split, user, trials, tasks and temperature that a command line asks for."""
-    parser_options = {"domain", "split", "user", "trials", "max_tasks", "temperature", "policy", "config"}
+    parser_options = {"agent", "domain", "split", "user", "trials", "max_tasks", "temperature", "policy", "config"}
     options = argparse.Namespace(**dict.fromkeys(parser_options))
     rest = []
     for word in words.split():
@@ -263,3 +263,65 @@ def test_a_model_leaves_nothing_but_its_results_on_standard_output_and_ends_clea
     assert "Exception ignored" not in done.stderr and "Traceback" not in done.stderr
     found = summary(tmp_path)
     assert (found["model"], found["temperature"], found["complete"]) == (str(chat_model), 1.0, True)
+
+
+CALLING = "--agent tests.agents.calling"
+
+
+def test_an_agent_is_evaluated_by_its_module_or_its_file_with_what_it_knows_to_be_right(capfd, tmp_path, chat_model) -> None:
+    rates = {}
+    for agent, policy in (("envs.examples.parcel_desk", "gold"), ("envs/examples/parcel_desk.py", "noop")):
+        words = ["--agent", agent, "--policy", policy, "--max-tasks", "6", "--trials", "2", "--model.path", str(chat_model)]
+        assert main([*words, "--json", "--output", str(tmp_path), "--environment.processes", "1"]) == 0
+        *episodes, totals = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+        assert len(episodes) == 12 and totals["ended"] == {"agent_stop": 12}
+        rates[policy] = [totals[f"pass^{k}"] for k in (1, 2)]
+    assert rates == {"gold": [1.0, 1.0], "noop": [0.0, 0.0]}
+    found = {path.name.partition("-envs.examples.parcel_desk-test")[0]: path for path in tmp_path.iterdir()}
+    assert sorted(found) == ["gold", "noop"]
+    first, *_ = [json.loads(line) for line in (found["gold"] / "episodes.jsonl").read_text().splitlines()]
+    assert [line["content"] for line in first["transcript"] if line["role"] == "assistant"][-1].startswith("Good news: ")
+    told = json.loads((found["gold"] / "summary.json").read_text())
+    assert told["complete"] and told["environment"] == "envs.examples.parcel_desk" and told["success_rate"] == 1.0
+
+
+def test_what_an_agent_raises_is_told_and_is_no_failure_of_the_evaluation(capfd, tmp_path, chat_model) -> None:
+    words = [*CALLING.split(), "--split", "raises+talks", "--policy", "noop", "--model.path", str(chat_model)]
+    code = main([*words, "--json", "--output", str(tmp_path), "--environment.processes", "1"])
+    out, err = capfd.readouterr()
+    *episodes, totals = [json.loads(line) for line in out.splitlines()]
+    assert code == 0 and totals["failed"] == 0 and totals["ended"] == {"agent_error": 1, "agent_stop": 1}
+    assert "the agent raised in 1 of 2 episodes" in err and "no such order" in err and "calling.py" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ("--agent tests.envs.breaking --policy noop", "--agent is 'tests.envs.breaking', which is an environment"),
+        ("--agent tau2 --policy gold", "--agent is 'tau2', which is an environment"),
+        (f"{CALLING} --policy noop --domain airline", "--domain is 'airline', but 'tests.agents.calling' is an agent"),
+        (f"{CALLING} --policy noop --user solo", "--user is 'solo'"),
+        (f"{CALLING} --policy gold", "has no function gold(task)"),
+        (f"{CALLING} --policy gold --environment.name tau2", "--environment.name is 'tau2'"),
+        ("--agent no/such/agent.py --policy gold", "'no.such.agent'"),
+        ("--agent /etc/agent.py --policy gold", "outside of the folder where the command is started"),
+        (f"{CALLING} --policy noop", "environment.processes is 0"),
+    ],
+)
+def test_what_cannot_be_evaluated_of_an_agent_is_one_paragraph(capfd, tmp_path, words, named) -> None:
+    code, lines, err = evaluate(capfd, tmp_path, words)
+    assert (code, lines) == (2, []) and named in err and err.count("\n") == 1 and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_model_plays_an_agent_by_the_same_door_as_in_training(tmp_path, chat_model) -> None:
+    command = [sys.executable, "-m", "launch.evaluate", "--policy", str(chat_model), *CALLING.split(), "--split", "talks+uses_tools"]
+    command += ["--model.max_model_len", "512", "--rollout.engine.kv_cache_gib", "0.25", "--trials", "2", "--temperature", "1"]
+    command += ["--environment.processes", "1", "--output", str(tmp_path), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=400)
+    assert done.returncode == 0, done.stderr
+    *episodes, totals = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(episodes) == 4 and totals["ended"] == {"agent_stop": 4} and totals["reward_mean"] > 0
+    found = summary(tmp_path)
+    assert (found["model"], found["temperature"], found["complete"]) == (str(chat_model), 1.0, True)
+    assert all(len(episode["turns"]) == 3 for episode in played(tmp_path))
