@@ -99,7 +99,7 @@ FUNCTION = Fields(
 )
 CALL = Fields(
     frozenset({"id", "type", "function"}),
-    {"index": "order says it", "provider_specific_fields": "an answer has none"},
+    {"index": "order says it", "name": "the function says it", "provider_specific_fields": "an answer has none"},
 )
 CALLED = Fields(frozenset({"name", "arguments"}))
 STREAM = Fields(frozenset({"include_usage"}), {"include_obfuscation": "the connection stays on this machine"})
