@@ -20,6 +20,7 @@ from tau2.agent.llm_agent import (
     AGENT_SOLO_INSTRUCTION,
     SYSTEM_PROMPT,
     SYSTEM_PROMPT_SOLO,
+    LLMAgent,
     LLMSoloAgent,
 )
 from tau2.data_model.message import AssistantMessage, MultiToolMessage, ToolMessage, UserMessage
@@ -40,12 +41,13 @@ from tau2.domains.telecom.utils import TELECOM_DB_PATH, TELECOM_TASK_SET_PATH, T
 from tau2.environment.db import DB
 from tau2.environment.environment import Environment as World
 from tau2.environment.tool import as_tool
+from tau2.evaluator.evaluator import EvaluationType, evaluate_simulation
 from tau2.evaluator.evaluator_action import ActionEvaluator
 from tau2.evaluator.evaluator_communicate import CommunicateEvaluator
-from tau2.orchestrator.orchestrator import DEFAULT_FIRST_AGENT_MESSAGE
+from tau2.orchestrator.orchestrator import DEFAULT_FIRST_AGENT_MESSAGE, Orchestrator
 from tau2.registry import registry
 from tau2.user.base import is_valid_user_history_message
-from tau2.user.user_simulator import UserSimulator
+from tau2.user.user_simulator import DummyUser, UserSimulator
 from tau2.utils import load_file
 
 __all__ = [
@@ -58,14 +60,18 @@ __all__ = [
     "CommunicateEvaluator",
     "DB",
     "DEFAULT_FIRST_AGENT_MESSAGE",
+    "DummyUser",
     "EnvAssertion",
+    "EvaluationType",
     "FlightDB",
     "GoldAction",
+    "LLMAgent",
     "LLMSoloAgent",
     "MOCK_DB_PATH",
     "MOCK_TASK_SET_PATH",
     "MockDB",
     "MultiToolMessage",
+    "Orchestrator",
     "RETAIL_DB_PATH",
     "RETAIL_TASK_SET_PATH",
     "RetailDB",
@@ -86,6 +92,7 @@ __all__ = [
     "UserSimulator",
     "World",
     "as_tool",
+    "evaluate_simulation",
     "is_valid_user_history_message",
     "load_file",
     "registry",

@@ -13,27 +13,23 @@ from typing import Any
 import pytest
 
 from envs.protocol import Action, Message
+from envs.examples.tau2_upstream import ScriptedSimulator
 from envs.registry import list_tasks, make_environment
 from envs.tau2.environment import Tau2Environment
 from envs.tau2.upstream import (
     AssistantMessage,
+    DummyUser,
+    LLMAgent,
     LLMSoloAgent,
+    Orchestrator,
     UpstreamMessage,
     UpstreamTask,
     UpstreamToolCall,
-    UserMessage,
-    UserSimulator,
-    World,
     registry,
 )
-from envs.tau2.users import ScriptedUser
 from rl_system.config.environment import EnvironmentConfig
 from rl_system.records import Ending, Task
 from tests.envs.tau2.playing import config_for, nothing, variants
-
-from tau2.agent.llm_agent import LLMAgent  # isort: skip  (after envs.tau2.upstream, which keeps its import quiet)
-from tau2.orchestrator.orchestrator import Orchestrator  # isort: skip
-from tau2.user.user_simulator import DummyUser  # isort: skip
 
 SETTINGS = [
     ("mock", "base", "solo", 9),
@@ -51,22 +47,6 @@ ENDS = {"agent_stop": Ending.AGENT_STOP, "user_stop": Ending.USER_STOP}
 
 class OutOfReplies(Exception):
     """The agent's model is asked for more than the test has decided."""
-
-
-class ScriptedUpstreamUser(UserSimulator):
-    """The scripted user where upstream expects a simulator."""
-
-    def __init__(self, task: UpstreamTask, world: World) -> None:
-        super().__init__(instructions=str(task.user_scenario))
-        self._user, self._task, self._world = ScriptedUser(), task, world
-
-    def get_init_state(self, message_history: list[UpstreamMessage] | None = None) -> object:
-        self._user.open(self._task, self._world, message_history or [])
-        return super().get_init_state(message_history)
-
-    def generate_next_message(self, message: Any, state: object) -> tuple[UserMessage, object]:
-        answered = [message] if message.role == "tool" else message
-        return self._user.reply(getattr(message, "tool_messages", answered)), state
 
 
 @dataclass
@@ -127,7 +107,7 @@ def upstream(config: EnvironmentConfig, task: UpstreamTask, actions: list[Action
         user = DummyUser()
     else:
         agent = LLMAgent(tools=world.get_tools(), domain_policy=world.get_policy())
-        user = ScriptedUpstreamUser(task, world)
+        user = ScriptedSimulator(task, world)
     played.tools = [tool.openai_schema for tool in agent.tools]
     orchestrator = Orchestrator(
         config.domain, agent, user, world, task, max_steps=10_000, max_errors=10_000, solo_mode=world.solo_mode
