@@ -10,8 +10,6 @@ runs for real without any.
 from __future__ import annotations
 
 import asyncio
-import logging
-import os
 from typing import Any
 
 import ray
@@ -20,6 +18,7 @@ from ray._private.state import state as ray_state  # the draining nodes have no 
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from actors.nodes import Newcomers
 from rl_system.allocation.devices import Devices
 from rl_system.allocation.observation import Split
 from rl_system.allocation.switch import Side
@@ -51,7 +50,7 @@ class Accelerators:
     are.
 
     placed: node of each device, as of the last `look`; Ray may place the bundles of a node that died elsewhere. usable:
-    nodes that are alive and do not drain.
+    nodes that are alive and do not drain. newcomers: judges nodes that join; all are fit where None.
     """
 
     def __init__(self, config: RunConfig, group: PlacementGroup, start: Split) -> None:
@@ -62,6 +61,7 @@ class Accelerators:
         self._nodes_at_start = {node["NodeID"] for node in ray.nodes()}
         self.placed: dict[int, str] = {}
         self.usable: frozenset[str] = frozenset()
+        self.newcomers: Newcomers | None = None
 
     @classmethod
     async def reserve(cls, config: RunConfig, start: Split | None = None) -> Accelerators:
@@ -80,6 +80,9 @@ class Accelerators:
         group = placement_group([{resource: 1}] * wanted, strategy="PACK")
         try:
             await asyncio.wait_for(group.ready(), PLACEMENT_TIMEOUT_S)
+        except asyncio.CancelledError:
+            remove_placement_group(group)
+            raise
         except TimeoutError:
             remove_placement_group(group)
             free = ray.available_resources().get(resource, 0)
@@ -149,22 +152,8 @@ class Accelerators:
         for node in nodes:
             name = node["NodeID"]
             joined = name in self.usable and name not in self._nodes_at_start
-            if joined and free.get(name, {}).get(self.resource, 0) >= 1:
+            offered = joined and free.get(name, {}).get(self.resource, 0) >= 1
+            if offered and (self.newcomers is None or self.newcomers.is_fit(name)):
                 group = placement_group([{self.resource: 1}], bundle_label_selector=[{NODE_LABEL: name}])
                 self._sought = (group, name)
                 return
-
-
-def connect(config: RunConfig) -> None:
-    """Join the cluster of RAY_ADDRESS, or start a private one with as many accelerator slots as the run needs."""
-    settings: dict[str, Any] = {"log_to_driver": config.tracking.worker_logs, "logging_level": logging.WARNING}
-    if not os.environ.get("RAY_ADDRESS"):
-        settings["include_dashboard"] = False
-        if config.model.device == "cpu":
-            settings["resources"] = {SLOT: config.allocation.accelerators}
-    ray.init(**settings)
-
-
-def disconnect() -> None:
-    """Leave the cluster; a private one ends."""
-    ray.shutdown()

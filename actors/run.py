@@ -21,6 +21,7 @@ from actors.controller import Controller
 from actors.dispatcher import DispatchedBatch, Dispatcher
 from actors.environment_pool import EnvironmentPool
 from actors.fleet import RolloutFleet
+from actors.nodes import driver_node, on_node
 from actors.rebalancer import Rebalancer
 from actors.reward import Reward
 from actors.side import last_line
@@ -89,14 +90,21 @@ class Run:
         self.config, self.tracker, self.accelerators, self.resumed = config, tracker, accelerators, resumed
         self.vocabulary, self.configured = vocabulary, configured or {}
         self.step = resumed.step if resumed else 0
+        self.begun = False
+        """Whether all that it needs came up once."""
         self.started_from = model_directory
         """The model that the run began with, also after a resume. Unlike a checkpoint it stays where it is: workers and
         trainers that come later start from it, and get the parameters of now."""
-        self.controller = Controller.remote(config, resumed.controller if resumed else None)
-        self.dispatcher = Dispatcher.remote(config)
-        self.reward = Reward.remote(config, self.controller, self.dispatcher, config.directory / "episodes")
+        # Beside the driver, where preflight looked at memory and environments, and where the user's model may be served.
+        here = on_node(driver_node())
+        self.controller = Controller.options(**here).remote(config, resumed.controller if resumed else None)
+        self.dispatcher = Dispatcher.options(**here).remote(config)
+        episodes = config.directory / "episodes"
+        self.reward = Reward.options(**here).remote(config, self.controller, self.dispatcher, episodes)
         sampler_state = resumed.sampler if resumed else None
-        self.pool = EnvironmentPool.remote(config, model_directory, self.controller, self.reward, sampler_state)
+        self.pool = EnvironmentPool.options(**here).remote(
+            config, model_directory, self.controller, self.reward, sampler_state
+        )
         self.fleet = RolloutFleet(config, model_directory, accelerators, self.pool, self._note_replacement)
         self.trainers = TrainerGroup(config, model_directory, accelerators, self._renew_weights)
         sides = {Side.ROLLOUT: self.fleet, Side.TRAINER: self.trainers}
@@ -131,6 +139,7 @@ class Run:
         self.background.add(asyncio.create_task(self.fleet.watch()))
         self.background.add(asyncio.create_task(self._watch_failures()))
         self._last_totals = await self.fleet.totals()
+        self.begun = True
 
     @property
     def evaluated(self) -> bool:

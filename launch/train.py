@@ -13,9 +13,9 @@ import asyncio
 import contextlib
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import yaml
 
@@ -25,17 +25,15 @@ from rl_system.config.load import load_config
 from rl_system.config.run import RunConfig
 from rl_system.errors import UserError
 from rl_system.origin import explain, one_line
+from rl_system.output_place import made_for, tentative_contents
 from rl_system.preflight import Preflight, preflight
 from rl_system.run_directory import announce, make_ready
 from rl_system.run_lock import only_process_in
+from rl_system.shared_files import SharedFiles
 from rl_system.tracking.history import is_run
 from rl_system.tracking.report import write_report
 from rl_system.tracking.tracker import Tracker, settle
 from rl_system.training.prepared import model_directory
-
-if TYPE_CHECKING:
-    from actors.cluster import Accelerators
-
 
 def main(arguments: list[str] | None = None) -> int:
     parser = Parser(prog="python -m launch.train", description=__doc__.split("\n")[0])
@@ -46,6 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def launch(options: argparse.Namespace, overrides: list[str]) -> int:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever stops it, what was begun is taken back
     config = load_config(options.config, overrides)
     checked = prepare(config, resume=options.resume, dry_run=options.dry_run)
     if options.dry_run:
@@ -53,10 +52,10 @@ def launch(options: argparse.Namespace, overrides: list[str]) -> int:
         return 0
     for warning in checked.warnings:
         print(f"warning: {warning}")
-    with only_process_in(config.directory):
+    with made_for(config.directory), only_process_in(config.directory):
         if checked.start.complete:
             return leave_complete(config)
-        return asyncio.run(run(config, checked))
+        return run(config, checked)
 
 
 def leave_complete(config: RunConfig) -> int:
@@ -116,77 +115,94 @@ def show(config: RunConfig, checked: Preflight) -> None:
     print(*(f"# {line}" for line in found), sep="\n")
 
 
-async def run(config: RunConfig, checked: Preflight) -> int:
-    """The run from an empty cluster to its report. Returns the exit code."""
-    from actors.cluster import Accelerators, connect, disconnect
+class Course:
+    """How far a run has come, and whether it was asked to stop.
 
-    stop = asyncio.Event()
-    connect(config)
-    for number in (signal.SIGINT, signal.SIGTERM):  # after Ray, which installs handlers of its own
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    begun: all of it came up once, in this life or an earlier one. closing: it ends by itself now, and may do so undisturbed.
+    """
+
+    def __init__(self, begun: bool) -> None:
+        self.begun, self.closing = begun, False
+        self._stop = asyncio.Event()
+
+    def stop(self) -> None:
+        if not self._stop.is_set():
+            print("stopping", file=sys.stderr, flush=True)
+        self._stop.set()
+
+    async def run(self, work: Coroutine[Any, Any, None]) -> bool:
+        """Await `work` unless a signal asks to stop first; then cancel it. Whether it was. Errors of `work` are raised."""
+        for number in (signal.SIGINT, signal.SIGTERM):  # after Ray, which installs handlers of its own
+            asyncio.get_running_loop().add_signal_handler(number, self.stop)
+        working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(self._stop.wait())
+        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if working.done() or self.closing:
+            await working
+            return False
+        working.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await working
+        return True
+
+
+def run(config: RunConfig, checked: Preflight) -> int:
+    """The run from no cluster to its report. Returns the exit code. A run that did not begin leaves nothing."""
+    from actors.connection import joined
+
+    course = Course(begun=checked.start.again)
     try:
-        start, _ = start_split(config.allocation, checked.resumed.controller if checked.resumed else None)
-        accelerators = await Accelerators.reserve(config, start)
-        directory = config.directory
-        aside = make_ready(config, checked.start)
-        # Actors run in other folders, perhaps on other nodes: from here on every path is absolute.
-        config = config.model_copy(update={"output": config.output.absolute()})
-        try:
-            stopped = await train(config, checked, accelerators, stop, aside)
-        except Exception:
-            if is_run(directory):
-                print(f"failed: {directory}, report {write_report(directory)}")
-            raise
-    finally:
-        disconnect()
-    print(f"{'stopped' if stopped else 'done'}: {directory}, report {write_report(directory)}")
+        with tentative_contents(config.directory, lambda: course.begun), joined(config):
+            stopped = asyncio.run(course.run(train(config, checked, course)))
+    except Exception:
+        if course.begun and is_run(config.directory):
+            print(f"failed: {config.directory}, report {write_report(config.directory)}")
+        raise
+    if not (course.begun and is_run(config.directory)):
+        raise KeyboardInterrupt  # there is nothing to report on
+    print(f"{'stopped' if stopped else 'done'}: {config.directory}, report {write_report(config.directory)}")
     return STOPPED if stopped else 0
 
 
-async def train(
-    config: RunConfig, checked: Preflight, accelerators: Accelerators, stop: asyncio.Event, aside: Mapping[Path, Path]
-) -> bool:
-    """Train on `accelerators` until the run is done or `stop` is set; whether it was stopped. Leaves no actor behind."""
-    from actors.engine.run_memory import remove_leftovers
+async def train(config: RunConfig, checked: Preflight, course: Course) -> None:
+    """Train on accelerators of the cluster until the run is done. Leaves no actor behind."""
+    from actors.cluster import Accelerators
     from actors.engine.user_server import served_user
+    from actors.nodes import Newcomers, clear_memory, require_fit
     from actors.run import Run
 
-    start, configured = checked.start, {"config": config.model_dump(mode="json"), "contents": dict(checked.contents)}
+    start, model = checked.start, checked.model
+    split, _ = start_split(config.allocation, start.state.controller if start.state else None)
+    accelerators = await Accelerators.reserve(config, split)
+    await accelerators.look()
+    nodes = set(accelerators.placed.values())
+    shared = SharedFiles.mark(config.directory, model.directory, config.model.chat_template)
+    await require_fit(nodes, shared)
+    accelerators.newcomers = Newcomers(shared)
+    aside = make_ready(config, start)
+    # Actors run in other folders, perhaps on other nodes: from here on every path is absolute.
+    config = config.model_copy(update={"output": config.output.absolute()})
+    configured = {"config": config.model_dump(mode="json"), "contents": dict(checked.contents)}
     async with served_user(config) as environment:
         config = config.model_copy(update={"environment": environment})
         with Tracker(config, resume_step=start.step if start.again else None) as tracker:
             announce(tracker, start, aside, checked.contents)
-            run = Run(
-                config, checked.model.directory, checked.model.vocabulary, accelerators, tracker, start.state, configured
-            )
+            run = Run(config, model.directory, model.vocabulary, accelerators, tracker, start.state, configured)
             try:
-                return await until(stop, run.supervise())
+                await run.supervise()
             except Exception as error:
                 tracker.event("failed", reason=reason_of(error))
                 raise
             finally:
+                course.begun, course.closing = course.begun or run.begun, True
                 await run.close()
-                remove_leftovers(config.directory)
+                await clear_memory(nodes | set(accelerators.placed.values()), config.directory)
 
 
 def reason_of(error: Exception) -> str:
     """In one line. What a person did wrong in words alone, also where it was found in an actor."""
     cause = getattr(error, "cause", error)
     return one_line(str(cause)) if isinstance(cause, UserError) else explain(error)
-
-
-async def until(stop: asyncio.Event, work) -> bool:
-    """Await `work` unless `stop` is set first; then cancel it. Whether it was stopped. Errors of `work` are raised."""
-    working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
-    await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
-    stopping.cancel()
-    if working.done():
-        await working
-        return False
-    working.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await working
-    return True
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import contextlib
 import os
 import shutil
 import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from rl_system.errors import UserError
@@ -38,6 +39,37 @@ def require_writable(directory: Path, option: str) -> None:
         for each in made:
             with contextlib.suppress(OSError):  # somebody else's things are in it by now, or it was not made
                 each.rmdir()
+
+
+@contextlib.contextmanager
+def made_for(directory: Path) -> Iterator[None]:
+    """For whoever makes `directory`: it and its parents that are missing now are removed again in the end, where they are
+    empty.
+    """
+    missing = [each for each in (directory, *directory.parents) if not each.exists()]
+    try:
+        yield
+    finally:
+        for each in missing:
+            with contextlib.suppress(OSError):
+                each.rmdir()
+
+
+@contextlib.contextmanager
+def tentative_contents(directory: Path, kept: Callable[[], bool]) -> Iterator[None]:
+    """Unless they are `kept` in the end, all that has come into `directory` meanwhile is removed again. Nobody else may be
+    writing there.
+    """
+    before = set(directory.iterdir())
+    try:
+        yield
+    finally:
+        if not kept():
+            for each in set(directory.iterdir()) - before:
+                if each.is_dir() and not each.is_symlink():
+                    shutil.rmtree(each, ignore_errors=True)
+                else:
+                    each.unlink(missing_ok=True)
 
 
 def require_space(directory: Path, needed: int, option: str, purpose: str) -> None:

@@ -30,6 +30,7 @@ PREFIX = "rl-system-"
 LOCK = "lock"
 CLAIM = ".claim"
 LOCK_POLL_S = 0.02
+LEAVING_POLL_S = 0.2
 
 
 def run_directory(run: Path) -> Path:
@@ -84,6 +85,15 @@ def remove_leftovers(run: Path, timeout_s: float = 10.0) -> list[Path]:
         for path in [*dead, *removed]:
             path.unlink(missing_ok=True)
     return removed
+
+
+def clear_leftovers(run: Path, within_s: float = 10.0) -> None:
+    """`remove_leftovers` once the workers of the run, which were just ended, are gone; those that do not go keep theirs."""
+    deadline = time.monotonic() + within_s
+    remove_leftovers(run)
+    while run_directory(run).exists() and time.monotonic() < deadline:
+        time.sleep(LEAVING_POLL_S)
+        remove_leftovers(run)
 
 
 @contextmanager

@@ -20,6 +20,7 @@ import torch
 from ray.actor import ActorHandle
 from transformers import PreTrainedModel
 
+from actors.connection import private_cluster
 from actors.engine.run_memory import remove_leftovers
 from actors.rollout_worker import RolloutWorker
 from launch.command import Parser, whole, wholes
@@ -72,30 +73,35 @@ def run(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
             }
         )
         model = load_model(config.model)
-        ray.init(num_cpus=max(counts), include_dashboard=False, log_to_driver=False)
         try:
-            workers = [
-                RolloutWorker.options(num_cpus=1).remote(str(directory), config, 0, index)
-                for index in range(counts[-1])
-            ]
-            ray.get([worker.ready.remote() for worker in workers], timeout=START_TIMEOUT_S)
-            publisher = ChunkPublisher(config.weights.chunk_mib << 20, options.verify, ray.put, ray.get)
-            measure(model, publisher, workers, 1)  # the first update is always of everything
-            change(model, options.frozen)
-            measure(model, publisher, workers, 2)  # what changes together is in the same chunks from here on
-            version = 2
-            for count in counts:
-                results = []
-                for _ in range(options.repeats):
-                    version += 1
-                    change(model, options.frozen)
-                    results.append(measure(model, publisher, workers[:count], version))
-                kind = {"workers": count, "dtype": options.dtype, "verify": options.verify, "frozen": options.frozen}
-                yield kind | medians(results)
-            ray.get([worker.close.remote() for worker in workers], timeout=UPDATE_TIMEOUT_S)
+            with private_cluster(num_cpus=max(counts), log_to_driver=False):
+                yield from measurements(options, config, counts, model, str(directory))
         finally:
-            ray.shutdown()
             remove_leftovers(config.directory)
+
+
+def measurements(
+    options: argparse.Namespace, config: RunConfig, counts: list[int], model: PreTrainedModel, directory: str
+) -> Iterator[dict[str, Any]]:
+    workers = [
+        RolloutWorker.options(num_cpus=1).remote(directory, config, 0, index)
+        for index in range(counts[-1])
+    ]
+    ray.get([worker.ready.remote() for worker in workers], timeout=START_TIMEOUT_S)
+    publisher = ChunkPublisher(config.weights.chunk_mib << 20, options.verify, ray.put, ray.get)
+    measure(model, publisher, workers, 1)  # the first update is always of everything
+    change(model, options.frozen)
+    measure(model, publisher, workers, 2)  # what changes together is in the same chunks from here on
+    version = 2
+    for count in counts:
+        results = []
+        for _ in range(options.repeats):
+            version += 1
+            change(model, options.frozen)
+            results.append(measure(model, publisher, workers[:count], version))
+        kind = {"workers": count, "dtype": options.dtype, "verify": options.verify, "frozen": options.frozen}
+        yield kind | medians(results)
+    ray.get([worker.close.remote() for worker in workers], timeout=UPDATE_TIMEOUT_S)
 
 
 @torch.no_grad()

@@ -63,6 +63,8 @@ class WandbRun:
             finish_timeout_raises=True,
             x_transaction_log_flush_interval=FLUSH_S,
         )
+        # Or W&B advises on the console to install its tracer, for which `silent` is no reason not to.
+        os.environ.setdefault("WANDB_DISABLE_WEAVE", "true")
         with _failures():
             self._run = wandb.init(
                 project=project,

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import ray
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from actors.connection import private_cluster
 from rl_system.config.run import RunConfig
 
 VOCABULARY = 512
@@ -52,9 +52,7 @@ def rollout_config(tiny_model_directory: Path, tmp_path_factory: pytest.TempPath
 
 @pytest.fixture(scope="session")
 def local_ray() -> Iterator[None]:
-    # Ray kills actors when the whole machine runs low on memory, whoever uses it, and runs them at niceness 15: neither
-    # is tested here, and both make tests fail on a busy machine.
-    settings = {"memory_monitor_refresh_ms": 0, "worker_niceness": 0}
-    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, _system_config=settings)
-    yield
-    ray.shutdown()
+    # Ray kills actors when the whole machine runs low on memory, whoever uses it: not tested here, and it makes tests fail
+    # on a busy machine.
+    with private_cluster(num_cpus=4, log_to_driver=False, _system_config={"memory_monitor_refresh_ms": 0}):
+        yield

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from actors.engine.run_memory import run_directory
 from launch import train
 
 CONFIG = Path(__file__).parents[2] / "configs" / "tau2_mock_cpu.yaml"
@@ -195,7 +196,6 @@ def test_a_dry_run_leaves_nothing_behind(tmp_path, chat_model):
     home, output, temporary = (tmp_path / name for name in ("home", "out", "tmp"))
     home.mkdir()
     temporary.mkdir()
-    memory = set(os.listdir("/dev/shm"))
     command = [sys.executable, "-m", "launch.train", "--config", str(CONFIG), "--dry-run", "--model.path", str(chat_model)]
     done = subprocess.run(
         [*command, "--output", str(output / "deep"), "--warm_start.enabled", "true"],
@@ -207,4 +207,4 @@ def test_a_dry_run_leaves_nothing_behind(tmp_path, chat_model):
     # Libraries keep caches and settings of their own in hidden folders of the home directory.
     assert {path for path in left if not path.startswith("home/.")} == {"home", "tmp"}
     assert not [path for path in left if "rl-system" in path]
-    assert not [name for name in set(os.listdir("/dev/shm")) - memory if name.startswith("rl-system")]
+    assert not run_directory(output / "deep" / "tau2_mock_cpu").exists()
