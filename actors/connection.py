@@ -19,6 +19,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -85,10 +86,11 @@ def private_cluster(**settings: Any) -> Iterator[None]:
                     error.add_note(f"What the processes of Ray wrote is in {logs}")
             raise
         finally:
-            cluster = [each for process in own for each in (process, *_below(process))]
-            ray.shutdown()
-            _end(cluster)
-            shutil.rmtree(directory, ignore_errors=True)
+            with _undisturbed():
+                cluster = [each for process in own for each in (process, *_below(process))]
+                ray.shutdown()
+                _end(cluster)
+                shutil.rmtree(directory, ignore_errors=True)
 
 
 def _start(directory: Path, settings: dict[str, Any]) -> None:
@@ -127,6 +129,20 @@ def _environment(variables: dict[str, str | None]) -> Iterator[None]:
         yield
     finally:
         assign(before)
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """What has to be cleaned up is, also where somebody who does not want to wait asks to stop again. It takes seconds."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _below(process: psutil.Process | None = None) -> list[psutil.Process]:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from actors.answers import FAILED
 from actors.engine.run_memory import clear_leftovers
 from actors.side import last_line
 from rl_system.errors import UserError
@@ -58,7 +58,7 @@ class Newcomers:
                 return False
             try:
                 wrong = ray.get(self._asked.pop(node))
-            except RayError as error:
+            except FAILED as error:
                 wrong = _cannot(error)
             self._known[node] = wrong is None
             if wrong is not None:
@@ -95,13 +95,13 @@ async def _verdict(examination: ray.ObjectRef) -> str | None:
     """What is wrong with the node; None: it is fit."""
     try:
         return await asyncio.wait_for(examination, ANSWER_TIMEOUT_S)
-    except TimeoutError:
-        return f"did not start a process within {ANSWER_TIMEOUT_S:g} s"
-    except RayError as error:
+    except FAILED as error:
         return _cannot(error)
 
 
-def _cannot(error: RayError) -> str:
+def _cannot(error: BaseException) -> str:
+    if isinstance(error, TimeoutError):
+        return f"did not start a process within {ANSWER_TIMEOUT_S:g} s"
     return f"cannot run this code ({last_line(error)}); start Ray there from the same environment"
 
 
