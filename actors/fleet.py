@@ -75,6 +75,8 @@ class RolloutFleet:
         """The last statistics of every worker there ever was: what one that is gone had done still counts."""
         self._starting: dict[int, ActorHandle] = {}
         self._leaving: set[ActorHandle] = set()
+        self._came_up: set[ActorHandle] = set()
+        """Those that were ready once. One that was not has nothing to close, and hears nothing before it is."""
         self._looked_at: set[ActorHandle] = set()
         """Workers that owe a sign of life."""
         self._pushing = asyncio.Lock()
@@ -219,6 +221,7 @@ class RolloutFleet:
 
     async def _ready(self, worker: ActorHandle) -> None:
         await asyncio.wait_for(worker.ready.remote(), self.config.allocation.start_timeout_s)
+        self._came_up.add(worker)
 
     async def _look_after(self, device: int, worker: ActorHandle) -> None:
         self._looked_at.add(worker)
@@ -230,10 +233,11 @@ class RolloutFleet:
         await self.pool.set_workers.remote(self.workers)
 
     async def _end(self, worker: ActorHandle) -> None:
-        try:
-            await asyncio.wait_for(worker.close.remote(), CLOSE_TIMEOUT_S)
-        except FAILED as error:
-            logger.warning("a rollout worker did not close: %s", last_line(error))
+        if worker in self._came_up:
+            try:
+                await asyncio.wait_for(worker.close.remote(), CLOSE_TIMEOUT_S)
+            except FAILED as error:
+                logger.warning("a rollout worker did not close: %s", last_line(error))
         ray.kill(worker)
 
     async def _push(self, device: int, weights: Weights) -> dict[str, float]:

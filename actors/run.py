@@ -135,6 +135,7 @@ class Run:
             self._start_trainers(devices.of(Side.TRAINER)),
             self.fleet.start(devices.of(Side.ROLLOUT), self.step),
             self.pool.start.remote(),
+            *(actor.__ray_ready__.remote() for actor in (self.controller, self.dispatcher, self.reward)),
         )
         self.background.add(asyncio.create_task(self.fleet.watch()))
         self.background.add(asyncio.create_task(self._watch_failures()))

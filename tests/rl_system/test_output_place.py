@@ -6,7 +6,7 @@ import pytest
 
 from rl_system.config.load import build_config
 from rl_system.errors import UserError
-from rl_system.output_place import require_lasting, require_space, require_writable
+from rl_system.output_place import made_for, require_lasting, require_space, require_writable, tentative_contents
 from rl_system.preflight import check_disk
 
 
@@ -58,6 +58,29 @@ def test_a_read_only_directory_is_refused(tmp_path):
     tmp_path.chmod(0o500)
     with pytest.raises(UserError, match="Permission denied"):
         require_writable(tmp_path / "run", "output")
+
+
+def test_what_came_into_a_directory_that_is_not_kept_goes_and_what_was_there_stays(tmp_path):
+    (tmp_path / "mine").write_text("mine")
+    with pytest.raises(RuntimeError), tentative_contents(tmp_path, lambda: False):
+        (tmp_path / "config.yaml").write_text("name: run")
+        (tmp_path / "wandb" / "deep").mkdir(parents=True)
+        (tmp_path / "link").symlink_to(tmp_path / "wandb")
+        raise RuntimeError("it did not begin")
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+    with tentative_contents(tmp_path, lambda: True):
+        (tmp_path / "config.yaml").write_text("name: run")
+    assert {path.name for path in tmp_path.iterdir()} == {"mine", "config.yaml"}
+
+
+def test_folders_that_were_made_for_nothing_go_and_those_that_hold_something_stay(tmp_path):
+    with made_for(tmp_path / "new" / "below" / "run"):
+        (tmp_path / "new" / "below" / "run").mkdir(parents=True)
+    assert list(tmp_path.iterdir()) == []
+    with made_for(tmp_path / "new" / "below" / "run"):
+        (tmp_path / "new" / "below" / "run").mkdir(parents=True)
+        (tmp_path / "new" / "file").write_text("somebody else's")
+    assert list(tmp_path.rglob("*")) == [tmp_path / "new", tmp_path / "new" / "file"]
 
 
 def test_too_little_room_is_told_with_both_sizes(tmp_path):
