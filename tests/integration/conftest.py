@@ -11,6 +11,7 @@ from launch.local_ray import LocalRay
 from tests.models import save_tiny_chat_model
 
 ROOT = Path(__file__).parents[2]
+SHELL_S = 250
 
 TINY_RUN = {
     "steps": 3,
@@ -66,6 +67,37 @@ def command(chat_model: Path, tmp_path: Path) -> Callable[..., list[str]]:
         ]  # fmt: skip
 
     return build
+
+
+@pytest.fixture
+def flags(chat_model: Path) -> Callable[..., str]:
+    """What makes a run tiny, and overrides. The last words of a documented command are the user's: they may stand there."""
+
+    def build(*more: str, **overrides) -> str:
+        settings = TINY_RUN | {"model.path": chat_model} | {key.replace("__", "."): value for key, value in overrides.items()}
+        return " " + " ".join([*more, *(f"--{key} {value}" for key, value in settings.items())])
+
+    return build
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / "home").mkdir()
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def shell(cluster: LocalRay, home: Path) -> Callable[[str], str]:
+    """What a person in the checkout who has the cluster's token sees on the terminal of a text, typed into a shell."""
+
+    def run(text: str) -> str:
+        done = subprocess.run(
+            ["bash", "-euc", text], cwd=ROOT, env=cluster.client_environment | {"HOME": str(home)},
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=SHELL_S, check=False,
+        )  # fmt: skip
+        return done.stdout
+
+    return run
 
 
 @pytest.fixture

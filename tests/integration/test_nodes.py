@@ -12,6 +12,7 @@ import pytest
 from launch.local_ray import NODE_ADDRESS, LocalRay
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.timeout(600),
     pytest.mark.skipif(
         subprocess.run(["unshare", "--map-root-user", "--mount", "true"], capture_output=True, check=False).returncode != 0,

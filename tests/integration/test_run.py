@@ -10,6 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from rl_system.tracking.names import unlisted
+from tests.integration.documented import from_another_folder
 
 pytestmark = pytest.mark.timeout(300)
 FINISH_S = 200
@@ -30,9 +31,11 @@ def read(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_a_submitted_run_trains_measures_evaluates_and_goes_on_after_a_resume(submit, command, tmp_path):
-    output, _ = submit("first", command(**WITH_A_CRITIC, evaluation__every=1)).communicate(timeout=FINISH_S)
-    run = tmp_path / "tau2_mock_cpu"
+def test_the_documented_command_trains_measures_evaluates_and_goes_on_after_a_resume(
+    shell, flags, submit, command, home, tmp_path
+):
+    output = shell(from_another_folder(tmp_path) + flags(**WITH_A_CRITIC, evaluation__every=1))
+    run = home / "runs" / "tau2_mock_cpu"
     assert f"done: {run}" in output, output
 
     lines = read(run / "metrics.jsonl")
@@ -68,7 +71,8 @@ def test_a_submitted_run_trains_measures_evaluates_and_goes_on_after_a_resume(su
         not torch.equal(a, b) for a, b in zip(trained.parameters(), before.parameters(), strict=True)
     )
 
-    output, _ = submit("second", command("--resume", steps=4, **WITH_A_CRITIC)).communicate(timeout=FINISH_S)
+    resumed = command("--resume", steps=4, output=home / "runs", **WITH_A_CRITIC)
+    output, _ = submit("second", resumed).communicate(timeout=FINISH_S)
     assert f"done: {run}" in output, output
     lines = read(run / "metrics.jsonl")
     assert [line["step"] for line in lines] == [1, 2, 3, 4]
