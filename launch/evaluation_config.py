@@ -7,7 +7,6 @@ evaluate it, and what that run trains on is not played unless it is asked for.
 from __future__ import annotations
 
 import argparse
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from rl_system.config.environment import TAU2
 from rl_system.config.load import build_config, parse_overrides, read_yaml
 from rl_system.config.run import RunConfig
 from rl_system.errors import UserError
+from rl_system.machine.resources import usable_processors
 from rl_system.strict_json import to_json
 
 SCRIPTED = ("gold", "noop")
@@ -69,7 +69,7 @@ def evaluation_config(options: argparse.Namespace, overrides: list[str]) -> RunC
 
 def _without_a_file(wanted: dict[str, Any]) -> dict[str, Any]:
     """What is usual for the environment."""
-    values: dict[str, Any] = {"environment": {"processes": min(os.cpu_count() or 1, 8)}}
+    values: dict[str, Any] = {"environment": {"processes": min(usable_processors(), 8)}}
     if wanted.get("environment.name", TAU2) == TAU2 and wanted.get("environment.domain", "mock") != "mock":
         values |= {"model": dict(LONG_PROMPTS), "rollout": LONG_DIALOGUES | {}}
         values["environment"]["max_turns"] = LONG_TURNS

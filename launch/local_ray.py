@@ -21,6 +21,8 @@ from pathlib import Path
 import psutil
 
 from rl_system.errors import UserError
+from rl_system.machine.object_store import object_store_bytes
+from rl_system.machine.resources import Resources
 
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 30.0
@@ -84,6 +86,8 @@ class LocalRay:
             f"--dashboard-agent-listen-port={self.agent_port}", f"--ray-client-server-port={self.client_port}",
             f"--temp-dir={self.directory}", f"--resources={json.dumps({'accelerator_slots': self.slots})}",
         ]  # fmt: skip
+        if (store := object_store_bytes(Resources.look())) is not None:
+            command.append(f"--object-store-memory={store}")
         with log.open("wb") as output:
             # A session of its own: Ctrl-C in the terminal reaches the command that owns the cluster, which stops it in order.
             self._process = subprocess.Popen(

@@ -15,6 +15,7 @@ from rl_system.allocation.handover import OVERDUE
 from rl_system.chat.agent import Limits, run_episode
 from rl_system.chat.scripted import doing_nothing, gold, play_script
 from rl_system.config.run import RunConfig
+from rl_system.machine.resources import Resources
 from rl_system.records import Episode, Task, Turn
 
 Play = Callable[[Task, int, int, EnvironmentHost], Awaitable[Episode]]
@@ -53,9 +54,16 @@ async def sampling(config: RunConfig) -> AsyncIterator[Generate]:
     """The model, the way a rollout worker would serve it, at the temperature of evaluations."""
     # Heavy imports that the other policies can do without.
     from actors.engine.environment import prepare_process
+    from rl_system.machine.fit import check_fit
+    from rl_system.machine.needs import NodeNeeds, RunNeeds
+    from rl_system.training.parameter_files import count_parameters
     from rl_system.training.prepared import model_directory
 
     directory = model_directory(config.model.path)
+    engine = NodeNeeds((RunNeeds(config, count_parameters(directory)).rollout(),))
+    settings = f"--policy {config.model.path} in {config.model.dtype}"
+    settings += f", rollout.engine.kv_cache_gib {config.rollout.engine.kv_cache_gib}"
+    check_fit(engine, Resources.look(), "on this machine", settings)
     prepare_process(config)
     # vLLM reads its environment variables when it is imported: not before the line above.
     from actors.engine.session import EngineSession

@@ -105,8 +105,9 @@ def show(config: RunConfig, checked: Preflight) -> None:
     found.append(f"tasks: {checked.train_tasks} to train on, {checked.evaluation_tasks} to evaluate on")
     if (model := checked.model) is not None:
         found.append(f"model directory: {model.directory}")
-        first = f"first prompt: up to {model.prompt_tokens} tokens; " if model.prompt_tokens else ""
-        found.append(f"{first}memory: about {model.memory_gib:.1f} GiB")
+        if model.prompt_tokens:
+            found.append(f"first prompt: up to {model.prompt_tokens} tokens")
+    found += checked.notes
     found += describe_placement(config).splitlines()
     resource = accelerator_resource(config)
     unchecked = [f"whether the Ray cluster has {config.allocation.accelerators} {resource}", *checked.unchecked]

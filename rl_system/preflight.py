@@ -12,10 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import psutil
-import torch
-from safetensors import safe_open
-
 from envs.host import EnvironmentHost
 from envs.registry import is_agent, list_tasks
 from envs.trial import Opening, open_all, trial_config, try_playing
@@ -26,24 +22,23 @@ from rl_system.chat.rehearsal import rehearse
 from rl_system.config.run import RunConfig
 from rl_system.errors import UserError
 from rl_system.executor.models import check_supported
+from rl_system.machine.needs import GIB, NodeNeeds, RunNeeds
 from rl_system.output_place import require_lasting, require_space, require_writable
 from rl_system.records import Task
 from rl_system.start import Start, find_start
+from rl_system.this_machine import all_here, check_memory, notes_on_this_machine, run_needs
 from rl_system.training.architecture import checked_shapes, empty_model
 from rl_system.training.checkpoint_directory import MODEL, list_checkpoints
 from rl_system.training.hub_cache import ModelNotCached
 from rl_system.training.identity import contents
 from rl_system.training.loading import check_context, load_renderer, load_tokenizer
 from rl_system.training.model_files import check_saving
-from rl_system.training.parameter_files import parameter_files
+from rl_system.training.parameter_files import count_parameters
 from rl_system.training.prepared import model_directory
 from rl_system.training.run_state import RunState
 from rl_system.training.tensor_parallel import check_divisible
 from rl_system.user_model import UserUnreachable, check_user
 
-GIB = 1 << 30
-PROCESS_GIB = 0.6
-"""Of one worker process beside its model: the interpreter, torch and vLLM."""
 OPENINGS_CHECKED = 16
 """Tasks of each split whose first prompt is measured. The tasks of a domain share nearly all of it."""
 
@@ -51,19 +46,20 @@ OPENINGS_CHECKED = 16
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
     """parameters: how many. vocabulary: size, in tokens. prompt_tokens: longest first prompt that was measured.
-    memory_gib: of this machine.
+    needs: of the run, wherever its actors are placed. here: of this machine, as far as it is known what it gets.
     """
 
     directory: Path
     parameters: int
     vocabulary: int
     prompt_tokens: int
-    memory_gib: float
+    needs: RunNeeds
+    here: NodeNeeds
 
 
 @dataclass(frozen=True, slots=True)
 class Preflight:
-    """What was found on the way. unchecked: what could not be looked at here, in words; only a dry run leaves anything.
+    """What was found on the way. unchecked: what could not be looked at here, in words. notes: what else is good to know.
 
     model: None only in a dry run on a machine without it, and where the run is complete: then nothing else was looked at.
     contents: see `rl_system.training.identity`.
@@ -75,6 +71,7 @@ class Preflight:
     evaluation_tasks: int = 0
     contents: Mapping[str, str | None] = field(default_factory=dict)
     unchecked: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     """What is wrong with single tasks, in words. The run goes on without them."""
 
@@ -132,6 +129,12 @@ def preflight(
         if not dry_run:
             raise
         unchecked.append(f"architecture, context, first prompts, K/V cache and memory of the model: {absent}")
+    if model is not None and not all_here(config):
+        alone = model.needs.most_on_node(config.allocation.accelerators, driver=False).memory / GIB
+        unchecked.append(
+            f"memory of the nodes that get the accelerators, of which one with all {config.allocation.accelerators} needs "
+            f"about {alone:.1f} GiB"
+        )
     if start.state is not None:
         TaskSampler.of(tasks[splits[0]], config.seed, config.environment).restore(start.state.sampler)
         if model is not None:
@@ -145,6 +148,7 @@ def preflight(
         evaluation_tasks=len(tasks[splits[-1]]) if len(splits) > 1 else 0,
         contents=behind,
         unchecked=tuple(unchecked),
+        notes=tuple(notes_on_this_machine(config, model and model.here)),
         warnings=tuple(warnings),
     )
 
@@ -181,13 +185,14 @@ def check_model(config: RunConfig, openings: list[Opening]) -> ModelFacts:
     if config.allocation.tensor_parallel > 1:
         check_divisible(model.config, config.allocation.tensor_parallel)
     check_saving(model, load_tokenizer(config.model))
-    parameters = count_parameters(directory)
+    needs = run_needs(config, count_parameters(directory))
     return ModelFacts(
         directory=directory,
-        parameters=parameters,
+        parameters=needs.parameters,
         vocabulary=model.config.get_text_config().vocab_size,
         prompt_tokens=check_prompts(config, openings),
-        memory_gib=check_memory(config, parameters),
+        needs=needs,
+        here=check_memory(needs),
     )
 
 
@@ -207,48 +212,6 @@ def check_prompts(config: RunConfig, openings: list[Opening]) -> int:
             f"{longest + config.rollout.sampling.max_new_tokens} (prompt and rollout.sampling.max_new_tokens)"
         )
     return longest
-
-
-def count_parameters(directory: Path) -> int:
-    return sum(
-        torch.Size(weights.get_slice(name).get_shape()).numel()
-        for file in parameter_files(directory)
-        for weights in [safe_open(file, framework="pt")]
-        for name in weights.keys()  # noqa: SIM118, not a dict
-    )
-
-
-def check_memory(config: RunConfig, parameters: int) -> float:
-    """GiB that the run needs on this machine, roughly. UserError where that is more than is available.
-
-    Counts what is certain: a trainer's parameters, gradients and two AdamW moments (and float32 masters where it computes
-    in less), the same again for a critic, the parameters of a reference policy, the engines' parameters and K/V caches,
-    one set of parameters in the object store and one in shared memory. Where accelerators move by themselves, of the
-    split that needs the most, and the state that trainers hand over.
-    """
-    width = {"float64": 8, "float32": 4, "bfloat16": 2}[config.model.dtype]
-    state = {"float64": 3 * 8, "float32": 3 * 4, "bfloat16": 4 * 4}[config.model.dtype]
-    allocation, engine = config.allocation, config.rollout.engine
-    needed = PROCESS_GIB * (allocation.accelerators + 2)
-    needed += 2 * parameters * width / GIB
-    if config.model.device == "cpu":
-        trained, only_read = 1 + needs_critic(config.algorithm), int(config.algorithm.kl_coefficient != 0)
-        trainer = parameters * (trained * (width + state) + only_read * width) / GIB / allocation.tensor_parallel
-        rollout = parameters * width / GIB + (engine.kv_cache_gib or 0)
-        needed += max(split.rollout * rollout + split.trainer * trainer for split in allocation.reachable)
-        if len(allocation.reachable) > 1:
-            needed += trained * parameters * (width + state) / GIB
-    available = psutil.virtual_memory().available / GIB
-    if needed > available:
-        raise UserError(
-            f"the run needs about {needed:.1f} GiB of memory and {available:.1f} GiB are available: model.path "
-            f"{config.model.path!r} has {parameters / 1e6:.0f} million parameters in {config.model.dtype}, "
-            f"allocation.trainer {allocation.trainer}, allocation.rollout {allocation.rollout}, allocation.mode "
-            f"{allocation.mode!r}, algorithm.advantage "
-            f"{config.algorithm.advantage!r}, algorithm.kl_coefficient {config.algorithm.kl_coefficient:g}, "
-            f"rollout.engine.kv_cache_gib {engine.kv_cache_gib}; use a smaller model or fewer workers"
-        )
-    return needed
 
 
 def check_disk(config: RunConfig, parameters: int, done: int) -> None:

@@ -19,7 +19,8 @@ from pathlib import Path
 import numpy as np
 
 from actors.engine.run_memory import locked
-from rl_system.errors import UserError
+from rl_system.machine.fit import too_little_shared_memory
+from rl_system.machine.resources import free_bytes
 from rl_system.training.model_files import write_safetensors
 
 SUFFIX = ".safetensors"
@@ -74,11 +75,6 @@ def _is_read(path: Path) -> bool:
 
 def _require_room(directory: Path, arrays: Mapping[str, np.ndarray]) -> None:
     needed = sum(array.nbytes for array in arrays.values())
-    status = os.statvfs(directory)
-    free = status.f_bavail * status.f_frsize
+    free = free_bytes(directory) or 0
     if needed > free:
-        raise UserError(
-            f"weights.transport 'object_store' needs {needed / 2**20:.0f} MiB of shared memory, but {directory.parent} "
-            f"has {free / 2**20:.0f} MiB left; make it larger (containers: --shm-size) or use weights.transport "
-            "'directory'"
-        )
+        raise too_little_shared_memory(needed, free, "for one set of parameters")

@@ -23,6 +23,7 @@ from launch.bench.support.memory import resident_mib
 from launch.bench.support.output import Output
 from launch.command import Parser, whole, wholes
 from rl_system.config.environment import EnvironmentConfig, UserConfig
+from rl_system.machine.resources import usable_processors
 from rl_system.records import Ending, Task
 
 ALONE = 8
@@ -38,7 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--split", default="test")
     parser.add_argument("--user", choices=("solo", "scripted"), help="default: solo where the domain has it")
     parser.add_argument("--concurrency", type=wholes(at_least=1), default=[64, 256], help="open episodes, separated by commas")
-    parser.add_argument("--processes", type=whole(at_least=0), default=os.cpu_count(), help="worker processes")
+    parser.add_argument("--processes", type=whole(at_least=0), default=usable_processors(), help="worker processes")
     parser.add_argument(
         "--json", action="store_true", help="one JSON object a line and nothing else on standard output"
     )

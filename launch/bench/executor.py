@@ -27,6 +27,7 @@ from rl_system.algorithms.objective import Objective
 from rl_system.config.executor import ExecutorConfig
 from rl_system.errors import UserError
 from rl_system.executor import make_executor
+from rl_system.executor.host_memory import give_back_freed_memory
 from rl_system.executor.products import choose_library
 from rl_system.records import TrainBatch
 from rl_system.tree import build_tree
@@ -185,7 +186,7 @@ def _warm_up(model: PreTrainedModel, config: ExecutorConfig, batch: TrainBatch, 
         make_executor(model, config.model_copy(update={"method": method})).step(batch, loss)
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
-    memory.release_freed()
+    give_back_freed_memory()
 
 
 def _reset_peak(device: str) -> None:

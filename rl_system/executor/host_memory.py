@@ -31,3 +31,10 @@ def keep_freed_memory(everything: bool) -> bool:
     if everything:
         return bool(mallopt(M_MMAP_MAX, 0) and mallopt(M_TRIM_THRESHOLD, LARGEST_INT))
     return bool(mallopt(M_MMAP_THRESHOLD, LARGE_TENSOR) and mallopt(M_TRIM_THRESHOLD, KEPT_AT_END))
+
+
+def give_back_freed_memory() -> None:
+    """Give memory that was freed back to the kernel, also what `keep_freed_memory` keeps, where the C library is glibc."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

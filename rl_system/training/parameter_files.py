@@ -10,6 +10,7 @@ The index decides where there is one, else it is `model.safetensors`: the two na
 from __future__ import annotations
 
 import json
+import math
 import os
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -82,6 +83,11 @@ def tensor_shapes(files: Iterable[Path]) -> Shapes:
                 f"{path} is not a whole safetensors file ({error}); fetch or save the model again"
             ) from None
     return shapes
+
+
+def count_parameters(directory: Path) -> int:
+    """Of the model in `directory`, by the headers of its files."""
+    return sum(map(math.prod, tensor_shapes(parameter_files(directory)).values()))
 
 
 @contextmanager

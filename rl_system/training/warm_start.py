@@ -7,12 +7,14 @@ a name made from everything that went into it.
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
+import torch
 from transformers import PreTrainedModel
 
 from rl_system.algorithms import set_loss_weights
@@ -20,6 +22,10 @@ from rl_system.config.algorithm import AlgorithmConfig
 from rl_system.config.optimizer import OptimizerConfig
 from rl_system.config.run import RunConfig
 from rl_system.config.warm_start import WarmStartConfig
+from rl_system.executor.host_memory import give_back_freed_memory
+from rl_system.machine.fit import check_fit, settings_of
+from rl_system.machine.needs import RunNeeds
+from rl_system.machine.resources import Resources, usable_processors
 from rl_system.output_place import require_writable
 from rl_system.records import Sequence, TrainBatch
 from rl_system.training.checkpoint_directory import file_checksum
@@ -28,7 +34,7 @@ from rl_system.training.demonstrations import demonstration_sequences
 from rl_system.training.learner import Learner
 from rl_system.training.loading import load_model, load_tokenizer
 from rl_system.training.model_files import check_saving, save_model
-from rl_system.training.parameter_files import parameter_files
+from rl_system.training.parameter_files import count_parameters, parameter_files
 from rl_system.training.prepared import cache_directory, model_directory
 
 RECIPE = 1
@@ -46,11 +52,17 @@ def ensure_warm_start(config: RunConfig, report: Callable[[str], None] = print) 
         return directory
     require_writable(directory.parent, "XDG_CACHE_HOME, where the warm start is kept")
     report(f"warm start: up to {config.warm_start.steps} updates on demonstrations of {len(demonstrations)} tasks")
+    needs = RunNeeds(config, count_parameters(model_directory(config.model.path)))
+    check_fit(needs.warm_start(), Resources.look(), "on this machine for the warm start", settings_of(config))
+    torch.set_num_threads(min(torch.get_num_threads(), usable_processors()))  # torch does not know of a container's quota
     model = load_model(config.model)
     check_saving(model, tokenizer)
     train(model, config, demonstrations, report)
     with complete_directory(directory) as staging:
         save_model(model, tokenizer, staging)
+    del model  # this process goes on as the run's driver
+    gc.collect()  # a model and what runs it refer to each other
+    give_back_freed_memory()
     report(f"warm start: {directory}")
     return directory
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from actors.cluster import SLOT
 from actors.connection import private_cluster
 from rl_system.config.run import RunConfig
 
@@ -54,5 +55,6 @@ def rollout_config(tiny_model_directory: Path, tmp_path_factory: pytest.TempPath
 def local_ray() -> Iterator[None]:
     # Ray kills actors when the whole machine runs low on memory, whoever uses it: not tested here, and it makes tests fail
     # on a busy machine.
-    with private_cluster(num_cpus=4, log_to_driver=False, _system_config={"memory_monitor_refresh_ms": 0}):
+    settings = {"_system_config": {"memory_monitor_refresh_ms": 0}, "resources": {SLOT: 4}}
+    with private_cluster(num_cpus=4, log_to_driver=False, **settings):
         yield

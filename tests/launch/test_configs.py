@@ -100,7 +100,11 @@ def test_with_the_model_at_hand_a_dry_run_looks_at_it(path, capsys, tmp_path, ca
     _, found, unchecked = dry_run(capsys, path, *overrides)
     assert f"model directory: {directory}" in found
     assert any(line.startswith("first prompt: up to") for line in found) is not agent
-    assert len(unchecked) == 1 + agent
+    assert any(line.startswith("memory of this machine: about") for line in found)
+    assert len(unchecked) == 1 + agent + (config.model.device == "cuda")
+    if config.model.device == "cuda":  # whose nodes nobody knows before they are reserved
+        assert any(f"one with all {config.allocation.accelerators} needs about" in line for line in unchecked)
+        assert any(line.startswith("attention on GPUs, as of this environment: ") for line in found)
 
 
 def test_a_model_of_which_a_part_is_missing_is_not_taken_for_whole(capsys, tmp_path, cache, chat_model):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from pathlib import Path
 
 KIB_PER_MIB = 1024
@@ -22,13 +21,6 @@ def peak_resident_mib() -> float:
 
 def reset_peak() -> None:
     Path("/proc/self/clear_refs").write_text(RESET_PEAK)
-
-
-def release_freed() -> None:
-    """Give memory that was freed back to the kernel, where the C library is glibc, so that it is not counted as held."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
 
 
 def _status(field: str, pid: int | None = None) -> int:
