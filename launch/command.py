@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from launch import STOPPED
+from launch.stopping import heard
 from rl_system.errors import UserError
 
 MOST_SEED = 2**63 - 1
@@ -23,7 +24,8 @@ def run_command(command: Callable[[], int | None]) -> int:
     """Exit code of `command`, which reads its options too. Bugs keep their traceback."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        return command() or 0
+        with heard():
+            return command() or 0
     except UserError as error:
         # Raised in an actor, it arrives wrapped together with the actor's traceback.
         print(f"error: {getattr(error, 'cause', error)}", file=sys.stderr)
@@ -31,11 +33,6 @@ def run_command(command: Callable[[], int | None]) -> int:
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         return STOPPED
-
-
-def stop_when_terminated() -> None:
-    """A signal to end this process stops it as Ctrl-C does, so that what it started is stopped in order."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 class Parser(argparse.ArgumentParser):

@@ -13,8 +13,9 @@ import sys
 import time
 from pathlib import Path
 
-from launch.command import Parser, port, run_command, stop_when_terminated
+from launch.command import Parser, port, run_command
 from launch.local_ray import LocalRay
+from launch.stopping import run_program, stop_when_terminated
 from rl_system.config.load import load_config
 from rl_system.tracking.sweep import finished
 
@@ -43,7 +44,7 @@ def quickstart(options: argparse.Namespace, overrides: list[str]) -> int:
     step("model", [sys.executable, "-m", "launch.prepare_model", config.model.path], unless=Path(config.model.path).is_dir())
     step("configuration", [*run, "--dry-run"], quiet=True)
     if finished(config.directory, config.steps):
-        return subprocess.call(run)  # says so, without a cluster
+        return run_program(run)  # says so, without a cluster
     step("warm start", [sys.executable, "-m", "launch.warm_start", *settings], unless=not config.warm_start.enabled)
     say("local Ray")
     with LocalRay(config.allocation.accelerators, options.dashboard_port) as cluster:
@@ -64,7 +65,6 @@ def submit(cluster: LocalRay, run: list[str]) -> int:
     try:
         return following.wait()
     except KeyboardInterrupt:
-        say("stopping the run")
         subprocess.run([cluster.ray, "job", "stop", job], env=client, timeout=JOB_STOP_TIMEOUT_S, check=False)
         raise
     finally:
@@ -80,9 +80,9 @@ def step(name: str, command: list[str], *, unless: bool = False, quiet: bool = F
     say(name)
     # Unbuffered: progress is seen as it happens, also through a pipe.
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    done = subprocess.run(command, env=environment, stdout=subprocess.DEVNULL if quiet else None, check=False)
-    if done.returncode:
-        sys.exit(done.returncode)
+    code = run_program(command, env=environment, stdout=subprocess.DEVNULL if quiet else None)
+    if code:
+        sys.exit(code)
 
 
 def say(text: str) -> None:

@@ -18,7 +18,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from actors.engine.server_command import server_command, server_variables
-from launch.command import Parser, port, run_command, stop_when_terminated
+from launch.command import Parser, port, run_command
+from launch.stopping import stop_when_terminated
 from rl_system.config.load import load_config
 from rl_system.config.model import ModelConfig
 from rl_system.errors import UserError

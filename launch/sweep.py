@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 from launch.bench.support.options import names
 from launch.command import STOPPED, Parser, run_command, wholes
+from launch.stopping import run_program, stop_when_terminated
 from rl_system.config.load import load_config, read_yaml
 from rl_system.config.resumption import changes
 from rl_system.config.run import RunConfig
@@ -36,6 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seeds", type=wholes(at_least=0), default=[0], help="whole numbers separated by commas")
     parser.add_argument("--only", type=names, help="names of variants separated by commas; default: all")
     parser.add_argument("--table", action="store_true", help="run nothing, print the finished ones")
+    stop_when_terminated()
     return run_command(lambda: sweep(*parser.parse_known_args(arguments)))
 
 
@@ -58,7 +59,7 @@ def sweep(options: argparse.Namespace, overrides: list[str]) -> int:
         if options.table or _finished(configs[run]):
             continue
         command = [sys.executable, "-m", "launch.train", "--config", str(options.config), "--resume", *arguments]
-        code = subprocess.call(command)
+        code = run_program(command)
         if code:
             print(f"the sweep stops: run {configs[run].directory} ended with exit code {code}", file=sys.stderr)
             return code if code == STOPPED else 1

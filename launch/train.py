@@ -20,6 +20,7 @@ from typing import Any
 import yaml
 
 from launch.command import STOPPED, Parser, run_command
+from launch.stopping import stop_when_terminated
 from rl_system.allocation.resumed import start_split
 from rl_system.config.load import load_config
 from rl_system.config.run import RunConfig
@@ -44,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def launch(options: argparse.Namespace, overrides: list[str]) -> int:
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever stops it, what was begun is taken back
+    stop_when_terminated()  # whoever stops it, what was begun is taken back
     config = load_config(options.config, overrides)
     checked = prepare(config, resume=options.resume, dry_run=options.dry_run)
     if options.dry_run:

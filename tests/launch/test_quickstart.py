@@ -12,7 +12,7 @@ def begun(monkeypatch, tmp_path):
     """Runs the quickstart; what it would start, by name or command, in order."""
     started = []
     monkeypatch.setattr(quickstart, "step", lambda name, command, **_: started.append((name, command)))
-    monkeypatch.setattr(quickstart.subprocess, "call", lambda command: started.append(("alone", command)) or 0)
+    monkeypatch.setattr(quickstart, "run_program", lambda command: started.append(("alone", command)) or 0)
 
     class Cluster:
         dashboard = ""

@@ -42,7 +42,7 @@ def started(monkeypatch, tmp_path):
             (directory / "config.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json")))
         return codes.get(name, 0)
 
-    monkeypatch.setattr(sweep.subprocess, "call", call)
+    monkeypatch.setattr(sweep, "run_program", call)
     return calls, codes
 
 
