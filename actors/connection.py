@@ -107,7 +107,7 @@ def _start(directory: Path, settings: dict[str, Any]) -> None:
             **settings,
         )
     except (RuntimeError, ConnectionError, OSError, ValueError) as error:
-        raise UserError(f"a Ray cluster for this run did not start on this machine: {_short(str(error))}") from error
+        raise UserError(f"a Ray cluster for this run did not start on this machine: {_short(str(error)) or type(error).__name__}") from error
 
 
 @contextlib.contextmanager

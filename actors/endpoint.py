@@ -27,6 +27,7 @@ from rl_system.config.run import RunConfig
 from rl_system.endpoint.parameters import Serving
 from rl_system.endpoint.record import SessionRecord
 from rl_system.endpoint.server import EndpointServer
+from rl_system.origin import said
 from rl_system.records import Turn
 from rl_system.training.loading import load_renderer
 
@@ -94,7 +95,7 @@ class _PoolSample:
             raise GenerationFailed(f"the environment pool did not answer: {error}") from error
         except RayTaskError as error:  # The sampler is a remote engine: whatever it raises costs this episode alone.
             cause = error.cause
-            words = str(cause) if isinstance(cause, GenerationFailed) else f"{type(cause).__name__}: {cause}"
+            words = str(cause) if isinstance(cause, GenerationFailed) else said(cause)
             raise GenerationFailed(words) from error
 
 

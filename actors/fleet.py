@@ -235,7 +235,7 @@ class RolloutFleet:
     async def _end(self, worker: ActorHandle) -> None:
         if worker in self._came_up:
             try:
-                await asyncio.wait_for(worker.close.remote(), CLOSE_TIMEOUT_S)
+                await answer_to(worker.close.remote(), CLOSE_TIMEOUT_S)
             except FAILED as error:
                 logger.warning("a rollout worker did not close: %s", last_line(error))
         ray.kill(worker)

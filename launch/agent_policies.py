@@ -30,6 +30,7 @@ from rl_system.endpoint.record import SessionRecord
 from rl_system.endpoint.server import EndpointServer
 from rl_system.endpoint.sessions import Sample
 from rl_system.errors import UserError
+from rl_system.origin import said
 from rl_system.records import Episode, Task, Turn
 from rl_system.seeds import EVALUATION_GROUP, turn_seed
 
@@ -154,7 +155,7 @@ class _ModelSample:
         try:
             return await self.generate(prompt_ids, max_new_tokens, seed)
         except (PromptTooLong, RequestFailed, EngineBroken) as error:
-            raise GenerationFailed(f"{type(error).__name__}: {error}") from error
+            raise GenerationFailed(said(error)) from error
 
 
 @dataclass

@@ -37,6 +37,12 @@ def explain(error: BaseException, called: Callable[..., Any] | None = None) -> s
     return one_line(text) + (f" ({where})" if where else "")
 
 
+def said(error: BaseException) -> str:
+    """`ValueError: what it says` in one line; the kind alone where it says nothing."""
+    words = one_line(str(error))
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__
+
+
 def one_line(text: str) -> str:
     """`text` without line breaks, cut where it is very long."""
     text = " ".join(text.split())

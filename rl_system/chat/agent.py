@@ -22,7 +22,7 @@ from rl_system.chat.renderer import CannotRender, Renderer
 from rl_system.chat.tool_calls import MalformedCall, Response
 from rl_system.config.environment import EnvironmentConfig
 from rl_system.config.rollout import RolloutConfig
-from rl_system.origin import details
+from rl_system.origin import details, said
 from rl_system.records import Ending, Episode, Failure, Task, Turn
 
 Generate = Callable[[np.ndarray, int], Awaitable[Turn]]
@@ -179,7 +179,7 @@ class _Play:
             except EnvironmentFailed:
                 raise  # a demonstration, which is sampled from the environment
             except Exception as error:  # The sampler is a remote engine: whatever it raises costs this episode alone.
-                raise GenerationFailed(f"{type(error).__name__}: {error}") from error
+                raise GenerationFailed(said(error)) from error
         self.turns.append(turn)
         self.counts["response_tokens"] += len(turn.response_ids)
         return turn

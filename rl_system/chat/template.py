@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerBase
 
 from envs.protocol import Message
 from rl_system.errors import UserError
+from rl_system.origin import said
 
 STAND_IN = "Stand-in."
 """What an assistant says in dialogues that only ask the template something."""
@@ -47,7 +48,7 @@ class ChatTemplate:
                 messages, tools=tools or None, chat_template=self._text, add_generation_prompt=prompt, tokenize=False
             )
         except Exception as error:  # Whatever the template does, the template did it.
-            raise CannotRender(f"{type(error).__name__}: {error}", _advice(messages, tools, error)) from error
+            raise CannotRender(said(error), _advice(messages, tools, error)) from error
 
     def end_of_turn(self) -> str | None:
         """The special token that follows what an assistant says; None where there is none."""
@@ -101,8 +102,8 @@ def _advice(messages: list[Message], tools: list[dict[str, Any]], error: Excepti
     cures = ["give one that takes it in model.chat_template (rl_system/chat/templates/hermes.jinja for a ChatML model)"]
     if "user" not in roles:
         cures.append("have a user speak first (environment.user.kind)")
-    said = " ".join(str(error).split()) or type(error).__name__
+    reason = " ".join(str(error).split()) or type(error).__name__
     return (
         f"model.chat_template: the model's chat template refuses a dialogue of the roles {named}"
-        f"{' with tools' if tools else ''}: {said!r}; {', or '.join(cures)}"
+        f"{' with tools' if tools else ''}: {reason!r}; {', or '.join(cures)}"
     )

@@ -13,6 +13,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedConfig, PreTrainedModel
 
 from rl_system.errors import UserError
+from rl_system.origin import said
 from rl_system.training.json_object import read_object
 from rl_system.training.parameter_files import Shapes, parameter_files, tensor_shapes
 from rl_system.training.weights import saved_tensors
@@ -93,8 +94,7 @@ def eos_ids(directory: Path) -> set[int]:
 
 
 def _not_described(directory: Path, error: Exception) -> UserError:
-    said = " ".join(str(error).split())[:300] or "no reason given"
     return UserError(
         f"model.path {str(directory)!r}: its {CONFIG_FILE} describes no model that can be built "
-        f"({type(error).__name__}: {said})"
+        f"({said(error)})"
     )

@@ -11,6 +11,7 @@ from rl_system.chat.renderer import Renderer
 from rl_system.chat.template import read_template
 from rl_system.config.model import ModelConfig
 from rl_system.errors import UserError
+from rl_system.origin import said
 from rl_system.training.architecture import checked_shapes, eos_ids, read_config
 from rl_system.training.finite import is_finite
 from rl_system.training.json_object import read_object
@@ -69,9 +70,8 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
     try:
         tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # Whatever transformers makes of files that somebody else wrote.
-        said = " ".join(str(error).split())[:300]
         raise UserError(
-            f"model.path {config.path!r} holds no tokenizer that can be loaded ({type(error).__name__}: {said}); give a "
+            f"model.path {config.path!r} holds no tokenizer that can be loaded ({said(error)}); give a "
             f"directory with the tokenizer's files ({TOKENIZER_FILES[0]} or the model's own), complete"
         ) from None
     if config.chat_template is not None:

@@ -15,6 +15,7 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedT
 
 from rl_system.chat.template import end_of_turn_id
 from rl_system.errors import UserError
+from rl_system.origin import said
 from rl_system.strict_json import write_json
 from rl_system.training.architecture import CONFIG_FILE, GENERATION_FILE
 from rl_system.training.parameter_files import INDEX_FILE, SINGLE_FILE, parameter_files
@@ -82,10 +83,9 @@ def check_saving(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> 
             AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
             again = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         except Exception as error:  # Whatever transformers makes of what it loaded from somebody else's files.
-            said = " ".join(str(error).split())[:300]
             raise UserError(
                 "model.path: the model's configuration or tokenizer cannot be saved and loaded again, which a checkpoint "
-                f"needs ({type(error).__name__}: {said}); save them anew with save_pretrained, without custom code"
+                f"needs ({said(error)}); save them anew with save_pretrained, without custom code"
             ) from None
     if again.get_vocab() != tokenizer.get_vocab() or bool(again.chat_template) != bool(tokenizer.chat_template):
         raise UserError(

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from rl_system.errors import UserError
+from rl_system.origin import said
 from rl_system.records import NO_VERSION, Sequence, TrainBatch
 
 SEED = 20240229
@@ -35,7 +36,7 @@ def read_tree_file(path: str | Path) -> TreeFile:
         raise UserError(f"--trees {path} cannot be read: {error.strerror}") from None
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(
-            f"--trees {path} is not a tree file ({type(error).__name__}: {error}); expected JSON with name, vocab_size, "
+            f"--trees {path} is not a tree file ({said(error)}); expected JSON with name, vocab_size, "
             "sequences and response_start"
         ) from None
     if len(starts) != len(sequences):

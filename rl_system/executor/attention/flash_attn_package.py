@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from rl_system.executor.attention.kernels import ReferenceKernel
+from rl_system.origin import said
 
 if TYPE_CHECKING:
     from rl_system.executor.attention.kernels import Kernel
@@ -62,7 +63,7 @@ def find_interface() -> Any:
     try:
         interface = importlib.import_module(f"{PACKAGE}.flash_attn_interface")
     except Exception as error:  # what foreign code compiled for something else raises is not known
-        raise Unusable(f"({distribution()}) does not import: {_in_a_line(error)}", installed=True) from error
+        raise Unusable(f"({distribution()}) does not import: {said(error)}", installed=True) from error
     check_interface(interface)
     return interface
 
@@ -102,7 +103,7 @@ def check_results(kernel: Kernel, device: torch.device, dtype: torch.dtype) -> N
             for a, b in zip(ours, theirs, strict=True)
         ]
     except Exception as error:  # of a kernel that was not compiled for this device, for one
-        raise Unusable(f"({distribution()}) fails on {device}: {_in_a_line(error)}", installed=True) from error
+        raise Unusable(f"({distribution()}) fails on {device}: {said(error)}", installed=True) from error
     if not max(differences) <= TRIAL_TOLERANCE:
         raise Unusable(f"({distribution()}) is wrong by {max(differences):g} on {device}", installed=True)
 
@@ -110,8 +111,3 @@ def check_results(kernel: Kernel, device: torch.device, dtype: torch.dtype) -> N
 def _signature(function: Any) -> inspect.Signature:
     """Of what a `torch.library.custom_op` was made from too, which only takes anything itself."""
     return inspect.signature(getattr(function, "_init_fn", function))
-
-
-def _in_a_line(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text[:300]}"
