@@ -32,6 +32,8 @@ from actors import join_trial
 from actors.cluster import SLOT
 from rl_system.config.run import RunConfig
 from rl_system.errors import UserError
+from rl_system.machine.object_store import object_store_bytes
+from rl_system.machine.resources import Resources
 
 LOCAL = "local"
 """What Ray calls a private cluster where it wants an address."""
@@ -101,6 +103,7 @@ def _start(directory: Path, settings: dict[str, Any]) -> None:
             address=LOCAL,
             include_dashboard=False,
             logging_level=logging.WARNING,
+            object_store_memory=object_store_bytes(Resources.look()),
             _node_ip_address=PRIVATE_ADDRESS,
             _temp_dir=str(directory),
             _system_config=system,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from actors.answers import FAILED
 from actors.engine.run_memory import clear_leftovers
 from actors.side import last_line
 from rl_system.errors import UserError
+from rl_system.machine.fit import Room
 from rl_system.shared_files import SharedFiles
 
 logger = logging.getLogger(__name__)
@@ -43,8 +44,9 @@ def addresses() -> dict[str, str]:
 class Newcomers:
     """Which of the nodes that join the cluster during a run are fit for it. They are asked beside what goes on."""
 
-    def __init__(self, shared: SharedFiles) -> None:
-        self._shared = shared
+    def __init__(self, shared: SharedFiles, room: Room | None = None) -> None:
+        """room: that one accelerator of a node may come to need there."""
+        self._shared, self._room = shared, room
         self._asked: dict[str, ray.ObjectRef] = {}
         self._known: dict[str, bool] = {}
 
@@ -52,7 +54,7 @@ class Newcomers:
         """False as long as the node has not answered. What is wrong with one is told once."""
         if node not in self._known:
             if node not in self._asked:
-                self._asked[node] = _examine(node, self._shared)
+                self._asked[node] = _examine(node, self._shared, self._room)
             answered, _ = ray.wait([self._asked[node]], timeout=0)
             if not answered:
                 return False
@@ -66,10 +68,11 @@ class Newcomers:
         return self._known[node]
 
 
-async def require_fit(nodes: Iterable[str], shared: SharedFiles) -> None:
-    """UserError unless all of `nodes` have what the run needs. The driver's own need not be asked."""
-    asked = sorted(set(nodes) - {driver_node()})
-    found = await asyncio.gather(*(_verdict(_examine(node, shared)) for node in asked))
+async def require_fit(nodes: Iterable[str], shared: SharedFiles, rooms: Mapping[str, Room] | None = None) -> None:
+    """UserError unless all of `nodes` have what the run needs. rooms: by node; the driver's own is not asked but for one."""
+    rooms = rooms or {}
+    asked = sorted(set(nodes) - {driver_node()} | rooms.keys())
+    found = await asyncio.gather(*(_verdict(_examine(node, shared, rooms.get(node))) for node in asked))
     wrong = [f"node {addresses()[node]} {each}" for node, each in zip(asked, found, strict=True) if each]
     if wrong:
         more = f"; so with {len(wrong) - TOLD} more nodes" if len(wrong) > TOLD else ""
@@ -87,8 +90,8 @@ async def clear_memory(nodes: Iterable[str], run: Path) -> None:
         await asyncio.gather(*done, return_exceptions=True)
 
 
-def _examine(node: str, shared: SharedFiles) -> ray.ObjectRef:
-    return _missing.options(**on_node(node)).remote(shared)
+def _examine(node: str, shared: SharedFiles, room: Room | None) -> ray.ObjectRef:
+    return _missing.options(**on_node(node)).remote(shared, room)
 
 
 async def _verdict(examination: ray.ObjectRef) -> str | None:
@@ -106,8 +109,8 @@ def _cannot(error: BaseException) -> str:
 
 
 @ray.remote(max_retries=0)
-def _missing(shared: SharedFiles) -> str | None:
-    return shared.missing()
+def _missing(shared: SharedFiles, room: Room | None) -> str | None:
+    return shared.missing() or (room and room.missing())
 
 
 @ray.remote(max_retries=0)

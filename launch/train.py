@@ -31,6 +31,7 @@ from rl_system.preflight import Preflight, preflight
 from rl_system.run_directory import announce, make_ready
 from rl_system.run_lock import only_process_in
 from rl_system.shared_files import SharedFiles
+from rl_system.this_machine import all_here
 from rl_system.tracking.history import is_run
 from rl_system.tracking.report import write_report
 from rl_system.tracking.tracker import Tracker, settle
@@ -170,6 +171,7 @@ async def train(config: RunConfig, checked: Preflight, course: Course) -> None:
     """Train on accelerators of the cluster until the run is done. Leaves no actor behind."""
     from actors.cluster import Accelerators
     from actors.engine.user_server import served_user
+    from actors.node_memory import room_of_a_newcomer, rooms
     from actors.nodes import Newcomers, clear_memory, require_fit
     from actors.run import Run
 
@@ -179,8 +181,9 @@ async def train(config: RunConfig, checked: Preflight, course: Course) -> None:
     await accelerators.look()
     nodes = set(accelerators.placed.values())
     shared = SharedFiles.mark(config.directory, model.directory, config.model.chat_template)
-    await require_fit(nodes, shared)
-    accelerators.newcomers = Newcomers(shared)
+    # Where all is on this machine, preflight has looked already.
+    await require_fit(nodes, shared, {} if all_here(config) else rooms(model.needs, accelerators))
+    accelerators.newcomers = Newcomers(shared, room_of_a_newcomer(model.needs))
     aside = make_ready(config, start)
     # Actors run in other folders, perhaps on other nodes: from here on every path is absolute.
     config = config.model_copy(update={"output": config.output.absolute()})

@@ -133,7 +133,7 @@ def preflight(
         alone = model.needs.most_on_node(config.allocation.accelerators, driver=False).memory / GIB
         unchecked.append(
             f"memory of the nodes that get the accelerators, of which one with all {config.allocation.accelerators} needs "
-            f"about {alone:.1f} GiB"
+            f"about {alone:.1f} GiB: each is asked before anything starts there"
         )
     if start.state is not None:
         TaskSampler.of(tasks[splits[0]], config.seed, config.environment).restore(start.state.sampler)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from rl_system.config.run import RunConfig
 from rl_system.errors import UserError
 from rl_system.machine.needs import GIB, NodeNeeds
@@ -13,6 +15,22 @@ OPEN_FILES = 4096
 THREADS_BASE, THREADS_OF_AN_ACTOR, THREADS_OF_AN_ENVIRONMENT = 350, 90, 5
 """Processes and threads, which limits count alike, as measured: of Ray and the run's own actors, of a worker or trainer, of an environment
 process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What is asked of a node, by a process there. settings: those that `needs` follow from, with their values."""
+
+    needs: NodeNeeds
+    settings: str
+
+    def missing(self) -> str | None:
+        """What this node lacks, as the end of a sentence that begins with it. None: nothing."""
+        try:
+            check_fit(self.needs, Resources.look(), "there", self.settings)
+        except UserError as error:
+            return f"has not enough room: {error}"
+        return None
 
 
 def check_fit(needs: NodeNeeds, node: Resources, where: str, settings: str) -> None:

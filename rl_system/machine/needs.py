@@ -167,6 +167,12 @@ class RunNeeds:
         ]
         return max(possible, key=lambda needs: needs.memory)
 
+    def of_one(self) -> NodeNeeds:
+        """The most that one more accelerator, of a node that had none, can come to need there."""
+        trainers = self.config.allocation.trainer
+        alone = [self.on_node(*here, all_trainers=trainers, driver=False) for here in ((1, 0), (0, 1))]
+        return max(alone, key=lambda needs: needs.memory)
+
     def _in_transit(self, rollouts: int, trainers: int) -> Iterable[ActorNeeds]:
         """What the actors of a node share: new weights, and what trainers of another group leave."""
         if self.config.weights.transport == "object_store":

@@ -4,7 +4,7 @@ import pytest
 
 from rl_system.config.load import build_config
 from rl_system.errors import UserError
-from rl_system.machine.fit import check_fit, settings_of, tight_spots
+from rl_system.machine.fit import Room, check_fit, settings_of, tight_spots
 from rl_system.machine.needs import GIB, RunNeeds
 from rl_system.machine.resources import Resources
 
@@ -54,3 +54,11 @@ def test_limits_that_a_run_may_come_up_against_are_told_and_refuse_nothing():
 def test_threads_of_accelerators_that_may_be_elsewhere_are_not_counted_here():
     config, _ = run()
     assert tight_spots(0, replace(ROOMY, processors=1), config) == []
+
+
+def test_a_node_tells_what_it_lacks_as_the_rest_of_a_sentence(monkeypatch):
+    config, needs = run()
+    monkeypatch.setattr(Resources, "look", classmethod(lambda cls: ROOMY))
+    assert Room(needs, settings_of(config)).missing() is None
+    monkeypatch.setattr(Resources, "look", classmethod(lambda cls: replace(ROOMY, memory=GIB)))
+    assert "has not enough room: about" in Room(needs, settings_of(config)).missing()

@@ -121,3 +121,11 @@ def test_a_users_model_that_is_served_beside_the_driver_counts():
     more = run.most_on_node(2, driver=True).memory - needs().most_on_node(2, driver=True).memory
     assert more > 8 * PARAMETERS
     assert run.most_on_node(2, driver=False).memory == needs().most_on_node(2, driver=False).memory
+
+
+def test_one_more_accelerator_may_become_a_worker_or_a_trainer_whichever_needs_more():
+    alone = needs("--allocation.trainer", "2", "--rollout.engine.kv_cache_gib", "0.01")
+    alone = RunNeeds(alone.config, 1 << 30)
+    assert alone.of_one() == alone.on_node(0, 1, all_trainers=2, driver=False)
+    cached = needs("--rollout.engine.kv_cache_gib", "40")
+    assert cached.of_one() == cached.on_node(1, 0, all_trainers=1, driver=False)
