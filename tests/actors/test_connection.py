@@ -93,19 +93,25 @@ def credentials(cluster: LocalRay) -> dict[str, str]:
     return {name: cluster.environment[name] for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN")}
 
 
+@pytest.mark.slow
 def test_a_cluster_is_joined_with_its_token_and_quietly(cluster):
     done, _ = join(RAY_ADDRESS=of(cluster), **credentials(cluster))
     assert done.returncode == 0 and done.stderr == ""
     assert done.stdout == f"[3.0, ['{NODE_ADDRESS}']]\n"
 
 
-@pytest.mark.parametrize("token", [{}, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "another" * 8}])
+@pytest.mark.parametrize(
+    "token",
+    [{"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "another" * 8}, pytest.param({}, marks=pytest.mark.slow)],
+    ids=["another", "none"],
+)
 def test_a_cluster_that_refuses_the_token_is_told_in_one_paragraph(cluster, token):
     done, seconds = join(RAY_ADDRESS=of(cluster), **token)
     text = is_refused(done)
     assert of(cluster) in text and "RAY_AUTH_TOKEN" in text and seconds < SOON_S
 
 
+@pytest.mark.slow
 def test_a_cluster_of_another_version_is_told_with_both(cluster, tmp_path):
     (tmp_path / "sitecustomize.py").write_text("import ray\nray.__version__ = '1.2.3'\n")
     done, seconds = join(RAY_ADDRESS=of(cluster), PYTHONPATH=f"{tmp_path}:{ROOT}", **credentials(cluster))
@@ -120,6 +126,7 @@ def test_an_address_where_nothing_answers_is_told_at_once():
     assert f"127.0.0.1:{port}" in is_refused(done) and "Connection refused" in done.stderr and seconds < SOON_S / 2
 
 
+@pytest.mark.slow
 def test_somebody_who_listens_and_is_no_cluster_is_told_in_time(silent_port):
     done, seconds = join(RAY_ADDRESS=f"127.0.0.1:{silent_port}")
     assert "within 20 s" in is_refused(done) and seconds < 2 * SOON_S  # a busy machine imports Ray for long

@@ -1,4 +1,7 @@
-"""The README's way to a run on a cluster, on one that was started as it says. Beside a run of the loop in `test_run.py`."""
+"""The README's way to a run on a cluster, on one that was started as it says.
+
+That its command trains, from any folder, is what the test of the whole loop in `test_run.py` shows.
+"""
 
 import re
 import shutil
@@ -8,7 +11,7 @@ import pytest
 
 from tests.integration.documented import ROOT, submission
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 SHORT = {"steps": 1, "evaluation__before": "false", "evaluation__after": "false"}
 
 PLACES = """import ray, rl_system
@@ -35,7 +38,6 @@ def test_a_relative_output_of_a_packed_working_directory_is_refused_in_words(she
     assert "Traceback" not in output
 
 
-@pytest.mark.slow
 def test_a_folder_of_ones_own_is_a_working_directory_and_a_resume_after_an_edit_goes_on(shell, flags, home, tmp_path):
     """With a configuration and an environment, and without the system."""
     guide = (ROOT / "docs" / "environments.md").read_text()

@@ -56,8 +56,8 @@ def test_a_run_by_itself_says_what_it_does_and_nothing_else(command, tmp_path):
 @pytest.mark.parametrize(
     ("module", "name", "method"),
     [
-        ("trainers", "Trainer", "setup"),
         ("fleet", "RolloutWorker", "__init__"),
+        pytest.param("trainers", "Trainer", "setup", marks=pytest.mark.slow),
         pytest.param("trainers", "Trainer", "__init__", marks=pytest.mark.slow),
         pytest.param("run", "EnvironmentPool", "start", marks=pytest.mark.slow),
         pytest.param("run", "Controller", "__init__", marks=pytest.mark.slow),
