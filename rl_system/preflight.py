@@ -31,7 +31,7 @@ from rl_system.training.architecture import checked_shapes, empty_model
 from rl_system.training.checkpoint_directory import MODEL, list_checkpoints
 from rl_system.training.hub_cache import ModelNotCached
 from rl_system.training.identity import contents
-from rl_system.training.loading import check_context, load_renderer, load_tokenizer
+from rl_system.training.loading import check_context, check_vocabulary, load_renderer, load_tokenizer
 from rl_system.training.model_files import check_saving
 from rl_system.training.parameter_files import count_parameters
 from rl_system.training.prepared import model_directory
@@ -184,12 +184,14 @@ def check_model(config: RunConfig, openings: list[Opening]) -> ModelFacts:
     checked_shapes(directory)
     if config.allocation.tensor_parallel > 1:
         check_divisible(model.config, config.allocation.tensor_parallel)
-    check_saving(model, load_tokenizer(config.model))
+    tokenizer, vocabulary = load_tokenizer(config.model), model.config.get_text_config().vocab_size
+    check_vocabulary(tokenizer, vocabulary, directory)
+    check_saving(model, tokenizer)
     needs = run_needs(config, count_parameters(directory))
     return ModelFacts(
         directory=directory,
         parameters=needs.parameters,
-        vocabulary=model.config.get_text_config().vocab_size,
+        vocabulary=vocabulary,
         prompt_tokens=check_prompts(config, openings),
         needs=needs,
         here=check_memory(needs),

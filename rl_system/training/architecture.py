@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, Pre
 from rl_system.errors import UserError
 from rl_system.origin import said
 from rl_system.training.json_object import read_object
-from rl_system.training.parameter_files import Shapes, parameter_files, tensor_shapes
+from rl_system.training.parameter_files import Shapes, check_floating, parameter_files, tensor_shapes
 from rl_system.training.weights import saved_tensors
 
 CONFIG_FILE = "config.json"
@@ -40,14 +40,26 @@ def empty_model(directory: Path) -> PreTrainedModel:
     Raises UserError where its files describe none.
     """
     config = read_config(directory)
+    if quantization := getattr(config, "quantization_config", None):
+        method = quantization.get("quant_method") if isinstance(quantization, dict) else quantization
+        raise UserError(
+            f"model.path {str(directory)!r}: its {CONFIG_FILE} says that the parameters are quantized ({method}), which "
+            "cannot be trained; give the model before it was quantized"
+        )
     read_object(directory / GENERATION_FILE)
     try:
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
-        if (directory / GENERATION_FILE).exists():
-            model.generation_config = GenerationConfig.from_pretrained(directory, local_files_only=True)
     except Exception as error:  # As above.
         raise _not_described(directory, error) from None
+    if (directory / GENERATION_FILE).exists():
+        try:
+            model.generation_config = GenerationConfig.from_pretrained(directory, local_files_only=True)
+        except Exception as error:  # As above.
+            raise UserError(
+                f"model.path {str(directory / GENERATION_FILE)!r} holds no generation defaults that transformers takes "
+                f"({said(error)}); mend or remove it"
+            ) from None
     return model
 
 
@@ -59,7 +71,9 @@ def shapes_of(model: PreTrainedModel) -> Shapes:
 def checked_shapes(directory: Path) -> Shapes:
     """`shapes_of` the model in `directory`. Raises UserError unless its files hold just these."""
     model = empty_model(directory)
-    expected, found = shapes_of(model), tensor_shapes(parameter_files(directory))
+    files = parameter_files(directory)
+    expected, found = shapes_of(model), tensor_shapes(files)
+    check_floating(files)
     if missing := sorted(expected.keys() - found.keys()):
         raise UserError(
             f"model.path {str(directory)!r} lacks {len(missing)} parameters of its architecture ({missing[0]}, …); "
@@ -76,7 +90,8 @@ def checked_shapes(directory: Path) -> Shapes:
     if unknown := sorted(name for name in unknown if not any(re.search(pattern, name) for pattern in ignored)):
         raise UserError(
             f"model.path {str(directory)!r} holds {len(unknown)} tensors that its architecture has not ({unknown[0]}, …): "
-            "those of a quantized model, of adapters or of other heads cannot be trained; give the plain model"
+            f"those of a quantized model, of adapters or of other heads cannot be trained, and {CONFIG_FILE} has to name all "
+            "layers; give the plain model"
         )
     return expected
 
@@ -87,7 +102,7 @@ def eos_ids(directory: Path) -> set[int]:
     for name in (GENERATION_FILE, CONFIG_FILE):
         stated = read_object(directory / name).get("eos_token_id")
         ids = stated if isinstance(stated, list) else [] if stated is None else [stated]
-        if not all(isinstance(token, int) for token in ids):
+        if any(isinstance(token, bool) or not isinstance(token, int) for token in ids):
             raise UserError(f"model.path {directory / name} names eos_token_id {stated!r}; token ids are integers")
         found.update(ids)
     return found
@@ -95,6 +110,5 @@ def eos_ids(directory: Path) -> set[int]:
 
 def _not_described(directory: Path, error: Exception) -> UserError:
     return UserError(
-        f"model.path {str(directory)!r}: its {CONFIG_FILE} describes no model that can be built "
-        f"({said(error)})"
+        f"model.path {str(directory)!r}: its {CONFIG_FILE} describes no model that can be built ({said(error)})"
     )

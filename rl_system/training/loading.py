@@ -8,7 +8,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from rl_system.chat.renderer import Renderer
-from rl_system.chat.template import read_template
+from rl_system.chat.template import end_of_turn_id, read_template
 from rl_system.config.model import ModelConfig
 from rl_system.errors import UserError
 from rl_system.origin import said
@@ -85,6 +85,21 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
             )
         tokenizer.chat_template = template.read_text()
     return tokenizer
+
+
+def check_vocabulary(tokenizer: PreTrainedTokenizerBase, size: int, directory: Path) -> None:
+    """UserError where text becomes tokens that a model of `size` tokens does not know: it is another model's tokenizer.
+
+    Added tokens that no text and no turn is made of, padding say, may lie beyond.
+    """
+    ordinary = tokenizer.get_vocab().keys() - {str(token) for token in tokenizer.added_tokens_decoder.values()}
+    known = max(map(tokenizer.convert_tokens_to_ids, ordinary), default=-1) + 1
+    known = max(known, 1 + (end_of_turn_id(tokenizer) or 0))
+    if known > size:
+        raise UserError(
+            f"model.path {str(directory)!r}: its tokenizer knows {known} tokens, but the model's embedding only {size}; "
+            "give the tokenizer that belongs to the model"
+        )
 
 
 def load_renderer(config: ModelConfig) -> Renderer:

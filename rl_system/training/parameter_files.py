@@ -25,6 +25,9 @@ SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 FORMAT = "*.safetensors"
 
+FLOATING = ("F64", "F32", "F16", "BF16")
+"""The format's names of the dtypes that can be trained from."""
+
 Shapes = dict[str, tuple[int, ...]]
 
 
@@ -36,6 +39,9 @@ def parameter_files(directory: Path) -> list[Path]:
         return files
     if (directory / INDEX_FILE).is_file():
         raise UserError(f"{directory / INDEX_FILE} names {missing[0].name}, which is not there; give the whole model")
+    if (directory / SINGLE_FILE).is_symlink() or (directory / SINGLE_FILE).exists():
+        kind = "a directory" if (directory / SINGLE_FILE).exists() else "a link to a file that is not there"
+        raise UserError(f"{directory / SINGLE_FILE} is {kind}; give the whole model")
     others = ", ".join(sorted(file.name for pattern in (FORMAT, "*.bin", "*.gguf") for file in directory.glob(pattern)))
     raise UserError(
         f"{directory} holds neither {SINGLE_FILE} nor {INDEX_FILE}{f', only {others}' if others else ''}; save the model's "
@@ -88,6 +94,18 @@ def tensor_shapes(files: Iterable[Path]) -> Shapes:
 def count_parameters(directory: Path) -> int:
     """Of the model in `directory`, by the headers of its files."""
     return sum(map(math.prod, tensor_shapes(parameter_files(directory)).values()))
+
+
+def check_floating(files: Iterable[Path]) -> None:
+    """UserError for a tensor of whole safetensors `files` whose numbers mean something only with a scale beside them."""
+    for path in files:
+        with safe_open(path, framework="np") as tensors:
+            for name in tensors.keys():  # noqa: SIM118  (not a dict)
+                if (dtype := tensors.get_slice(name).get_dtype()) not in FLOATING:
+                    raise UserError(
+                        f"model.path {path} holds {name} as {dtype}, which cannot be trained; give the model in one of "
+                        f"{', '.join(FLOATING)}"
+                    )
 
 
 @contextmanager

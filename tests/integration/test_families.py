@@ -12,15 +12,11 @@ from tests.integration.conftest import ROOT
 from tests.integration.test_run import read
 from tests.models import FAMILIES, save_tiny_family
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 FINISH_S = 250
-IN_EVERY_SUITE = "qwen3_moe"
-"""The family whose names differ between trainer and engine; tests/actors/test_families.py has all of them."""
 
 
-@pytest.mark.parametrize(
-    "family", [pytest.param(each, marks=[] if each == IN_EVERY_SUITE else pytest.mark.slow) for each in FAMILIES]
-)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_a_family_goes_round_the_whole_loop_and_its_checkpoint_is_loaded_by_everybody(
     family: str, submit, command, tmp_path
 ) -> None:
