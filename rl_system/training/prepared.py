@@ -28,6 +28,7 @@ from rl_system.training.parameter_files import parameter_files
 RECIPE = 1
 """Raised whenever the conversion writes something else, so that older copies in caches are made anew."""
 RECIPE_FILE = "prepared.json"
+MODEL_FILES = ("*.json", "*.jinja", "*.safetensors")
 DOWNLOAD_TIMEOUT_S = 900.0
 
 
@@ -72,13 +73,26 @@ def model_directory(path: str) -> Path:
         return directory
     directory = cached_model(path) if is_hub_name(path) else Path(path).expanduser()
     known = ", ".join(sorted(PREPARED_MODELS))
-    if not directory.is_dir():
+    if not os.path.isdir(directory):  # also where it may not be asked
         raise UserError(
             f"model.path {path!r} is neither a directory nor the name of a prepared model ({known}) or of one in the "
             "Hugging Face cache (owner/name); give a directory that holds config.json, safetensors and a tokenizer"
         )
+    check_readable(directory)
     check_causal_language_model(directory)
     return directory.resolve()
+
+
+def check_readable(directory: Path) -> None:
+    """UserError where this process may not read what a model is made of."""
+    may = os.access(directory, os.R_OK | os.X_OK)
+    files = [file for pattern in MODEL_FILES for file in directory.glob(pattern)] if may else []
+    closed = [file for file in files if file.exists() and not os.access(file, os.R_OK)]
+    if not may or closed:
+        raise UserError(
+            f"model.path {str(closed[0] if closed else directory)!r} may not be read by this process (permission denied); "
+            "have its owner allow it"
+        )
 
 
 def check_causal_language_model(directory: Path) -> None:
