@@ -35,7 +35,7 @@ class Reward:
         self.scored[group_id] = (members, group)
         if self.config.tracking.save_episodes:
             file = self.directory / f"group_{group_id:06}.jsonl"
-            await asyncio.to_thread(write_episodes, file, members, group.advantages)
+            await asyncio.to_thread(write_episodes, file, members, group.advantages, group.credits)
         if not group.sequences:
             await self.controller.drop_group.remote(group_id, "zero_signal")
             return

@@ -126,6 +126,11 @@ class Episode:
             raise ValueError(f"episode: rewards for the turns {sorted(self.turn_rewards)} of {len(self.turns)}")
 
     @property
+    def tree(self) -> list[int]:
+        """`parents`, also where each turn goes on from the one before."""
+        return list(range(-1, len(self.turns) - 1)) if self.parents is None else self.parents
+
+    @property
     def solved(self) -> bool:
         """Whether it earned the full reward, before any shaping."""
         return self.reward >= FULL_REWARD

@@ -27,7 +27,8 @@ class ScoredGroup:
     length; advantages: 0 where not `counts`.
 
     sequences: of all members that count, in their order; empty where the group has no signal and such groups are
-    dropped. signal: whether the estimator finds anything to learn in the group.
+    dropped. signal: whether the estimator finds anything to learn in the group, in what episodes or turns of their own
+    earned. credits: of each member, [turns], what its turns are credited with, see `credit`.
     """
 
     sequences: list[Sequence]
@@ -37,6 +38,7 @@ class ScoredGroup:
     advantages: np.ndarray
     counts: np.ndarray
     signal: bool
+    credits: list[np.ndarray]
 
 
 def score_group(episodes: list[Episode], config: AlgorithmConfig) -> ScoredGroup:
@@ -48,10 +50,18 @@ def score_group(episodes: list[Episode], config: AlgorithmConfig) -> ScoredGroup
     counts = np.array([contributes(episode.ended, config.treatment(episode.ended)) for episode in episodes], np.bool_)
     advantages = group_advantages(config.advantage, shaped, counts)
     signal = has_signal(config.advantage, shaped, counts)
+    credits = []
+    for member, (episode, advantage) in enumerate(zip(episodes, advantages, strict=True)):
+        own: dict[int, float] = {}
+        for turn, reward in episode.turn_rewards.items():
+            others = shaped.copy()
+            others[member] = shaped_reward(episode, config, reward)
+            own[turn] = float(group_advantages(config.advantage, others, counts)[member])
+            signal |= bool(counts[member]) and has_signal(config.advantage, others, counts)
+        credits.append(turn_advantages(float(advantage), episode.tree, config, own))
     sequences: list[Sequence] = []
     if signal or not config.drop_zero_signal:
-        for episode, advantage in zip(episodes, advantages, strict=True):
-            per_turn = turn_advantages(advantage, len(episode.turns), config)
+        for episode, per_turn in zip(episodes, credits, strict=True):
             sequences += sequences_of(episode, per_turn, truncated=config.treatment(episode.ended))
     return ScoredGroup(
         sequences=sequences,
@@ -61,6 +71,7 @@ def score_group(episodes: list[Episode], config: AlgorithmConfig) -> ScoredGroup
         advantages=advantages,
         counts=counts,
         signal=signal,
+        credits=credits,
     )
 
 

@@ -6,13 +6,13 @@ from rl_system.config.algorithm import AlgorithmConfig
 from rl_system.records import Episode
 
 
-def shaped_reward(episode: Episode, config: AlgorithmConfig) -> float:
-    """`reward · reward_scale + reward_offset − penalty`.
+def shaped_reward(episode: Episode, config: AlgorithmConfig, reward: float | None = None) -> float:
+    """`reward · reward_scale + reward_offset − penalty`. reward: in place of the episode's own, such as that of a turn.
 
-    The environment's reward counts as 0 where the treatment of the episode's ending is `zero_reward`: what it stood at
-    when a budget ran out was never earned.
+    It counts as 0 where the treatment of the episode's ending is `zero_reward`: what it stood at when a budget ran out was
+    never earned.
     """
-    reward = episode.reward
+    reward = episode.reward if reward is None else reward
     if config.treatment(episode.ended) == "zero_reward":
         reward = 0.0
     return reward * config.reward_scale + config.reward_offset - penalty(episode, config)

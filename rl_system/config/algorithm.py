@@ -22,7 +22,8 @@ class AlgorithmConfig(Section):
     drop_zero_signal: bool = True
     """Drop groups whose members all earned the same, where the estimator compares members."""
     credit: Literal["last", "spread"] = "last"
-    """Where in an episode its advantage is earned: at the last turn, or in equal parts at every turn."""
+    """Where in an episode its advantage is earned: at the last turn of each branch, or in equal parts at every turn. A turn
+    with a reward of its own is credited with that alone."""
     turn_discount: float = Field(1.0, gt=0, le=1)
     """A turn is credited with what is earned from it on, discounted by this for each turn in between."""
     critic: CriticConfig = CriticConfig()

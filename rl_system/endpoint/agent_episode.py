@@ -2,15 +2,16 @@
 
 `play_agent` never raises for anything that the agent, its process or an engine does. What the agent raises ends its episode
 as `agent_error`; what is no fault of its own makes it `failed`, unscored, whatever the agent made of it: a call that could
-not be answered, a process that died.
+not be answered, a process that died. Cancellation passes through.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from envs.agents import AgentResult, Endpoint
 from envs.protocol import EnvironmentFailed
@@ -50,6 +51,8 @@ async def play_agent(task: Task, group_id: int, index: int, run: Run, door: Door
             ended, failure = _ending_of_error(record), Failure("agent", result.error, result.details)
         turn_rewards = _by_turn(result, record)
     except (EnvironmentFailed, GenerationFailed) as error:
+        if asyncio.current_task().cancelling():  # what went wrong on the way out takes no cancellation back
+            raise asyncio.CancelledError from error
         ended, failure = Ending.FAILED, failure_of(error)
         result, turn_rewards = AgentResult(0.0), {}
     counts = Counter(record.counts)
@@ -61,7 +64,7 @@ async def play_agent(task: Task, group_id: int, index: int, run: Run, door: Door
         group_id=group_id,
         index=index,
         turns=record.turns,
-        transcript=record.transcript,
+        transcript=[_with_reward(line, turn_rewards) for line in record.transcript],
         reward=_reward(result, turn_rewards),
         reward_parts={},
         ended=ended,
@@ -95,6 +98,11 @@ def _by_turn(result: AgentResult, record: SessionRecord) -> dict[int, float]:
             )
         rewards[number] = reward
     return rewards
+
+
+def _with_reward(line: dict[str, Any], turn_rewards: dict[int, float]) -> dict[str, Any]:
+    """A line of the transcript; an answer with the reward that it was given."""
+    return line | {"reward": turn_rewards[line["call"]]} if "id" in line and line["call"] in turn_rewards else line
 
 
 def _reward(result: AgentResult, turn_rewards: dict[int, float]) -> float:

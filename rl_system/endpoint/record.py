@@ -29,11 +29,17 @@ def record_of(calls: list[Call], counts: Counter[str], failure: str | None, *, o
     the order in which they came."""
     calls = _by_tree(calls) if ordered else sorted(calls, key=lambda call: call.number)
     position = {id(call): index for index, call in enumerate(calls)}
+    extended: set[int] = set()
+    transcript: list[dict[str, Any]] = []
+    for index, call in enumerate(calls):
+        parent = None if call.parent is None else position[id(call.parent)]
+        transcript += _lines(call, index, parent, branches_off=parent in extended)
+        extended |= set() if parent is None else {parent}
     return SessionRecord(
         turns=[call.turn for call in calls],
         parents=[-1 if call.parent is None else position[id(call.parent)] for call in calls],
         completions=[call.completion_id for call in calls],
-        transcript=[line for index, call in enumerate(calls) for line in _lines(call, index, position)],
+        transcript=transcript,
         counts={name: count for name, count in counts.items() if count},
         failure=failure,
     )
@@ -54,9 +60,9 @@ def _by_tree(calls: list[Call]) -> list[Call]:
     return ordered
 
 
-def _lines(call: Call, index: int, position: dict[int, int]) -> list[dict[str, Any]]:
-    """The call's part of the transcript: what came that its parent had not, and what was answered."""
-    parent = None if call.parent is None else position[id(call.parent)]
+def _lines(call: Call, index: int, parent: int | None, *, branches_off: bool) -> list[dict[str, Any]]:
+    """The call's part of the transcript: what came that its parent had not, and what was answered. branches_off: whether an
+    earlier call goes on from the same parent."""
     came = [{"call": index, **message} for message in call.request.messages[call.opening :]]
     answer = call.answer
     said: dict[str, Any] = {
@@ -65,6 +71,8 @@ def _lines(call: Call, index: int, position: dict[int, int]) -> list[dict[str, A
     }  # fmt: skip
     if call.request.caller:
         said["caller"] = call.request.caller
+    if branches_off:
+        said["branches_off"] = True
     if call.edited:
         said["edited_history"] = True
     if answer.thinking:

@@ -14,9 +14,14 @@ from rl_system.records import Episode
 from rl_system.strict_json import replace_file, to_json
 
 
-def write_episodes(path: Path, episodes: Sequence[Episode], advantages: np.ndarray | None = None) -> None:
+def write_episodes(
+    path: Path,
+    episodes: Sequence[Episode],
+    advantages: np.ndarray | None = None,
+    credits: Sequence[np.ndarray] | None = None,
+) -> None:
     """Write `episodes` to `path`, complete or not at all, in place of what is there. advantages: [episodes], where they
-    were compared.
+    were compared; credits: of each, [turns], its turns' own.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = []
@@ -24,6 +29,9 @@ def write_episodes(path: Path, episodes: Sequence[Episode], advantages: np.ndarr
         line = as_json(episode)
         if advantages is not None:
             line["advantage"] = float(advantages[position])
+        if credits is not None:
+            for turn, credit in zip(line["turns"], credits[position], strict=True):
+                turn["advantage"] = float(credit)
         lines.append(to_json(line) + "\n")
     replace_file(path, "".join(lines))
 
@@ -45,8 +53,7 @@ def as_json(episode: Episode) -> dict[str, Any]:
         "turns": [],
     }
     earlier = TokenPrefixes()
-    parents = range(-1, len(episode.turns) - 1) if episode.parents is None else episode.parents
-    for index, (turn, parent) in enumerate(zip(episode.turns, parents, strict=True)):
+    for index, (turn, parent) in enumerate(zip(episode.turns, episode.tree, strict=True)):
         extended = earlier.longest(turn.prompt_ids)
         kept_from = 0 if extended is None else len(episode.turns[extended].token_ids)
         line["turns"].append(

@@ -8,6 +8,11 @@ from rl_system.tracking.measures import group_metrics
 from tests.rl_system.algorithms.episodes import episode, turn
 
 
+def dialogue(turns: int) -> list[int]:
+    """The parents where each turn goes on from the one before."""
+    return list(range(-1, turns - 1))
+
+
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
@@ -18,14 +23,14 @@ from tests.rl_system.algorithms.episodes import episode, turn
     ],
 )
 def test_turns_are_credited_with_what_is_earned_from_them_on(changes, expected):
-    np.testing.assert_allclose(turn_advantages(8.0, 4, AlgorithmConfig(**changes)), expected, rtol=1e-12)
+    np.testing.assert_allclose(turn_advantages(8.0, dialogue(4), AlgorithmConfig(**changes)), expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize("credit", ["last", "spread"])
 def test_an_episode_of_one_turn_has_its_whole_advantage_there_and_one_of_none_has_nothing(credit):
     config = AlgorithmConfig(credit=credit, turn_discount=0.5)
-    assert turn_advantages(3.0, 1, config).tolist() == [3.0]
-    assert turn_advantages(3.0, 0, config).tolist() == []
+    assert turn_advantages(3.0, dialogue(1), config).tolist() == [3.0]
+    assert turn_advantages(3.0, dialogue(0), config).tolist() == []
 
 
 def test_credit_reaches_the_tokens_of_every_turn_and_not_of_the_last_one_only():
@@ -52,7 +57,7 @@ def test_credit_agrees_with_the_sum_that_defines_it_on_random_episodes():
             config = AlgorithmConfig(credit=credit, turn_discount=discount)
             earned = [advantage / turns] * turns if credit == "spread" else [0.0] * (turns - 1) + [advantage]
             expected = [sum(discount ** (j - k) * earned[j] for j in range(k, turns)) for k in range(turns)]
-            np.testing.assert_allclose(turn_advantages(advantage, turns, config), expected, rtol=1e-12)
+            np.testing.assert_allclose(turn_advantages(advantage, dialogue(turns), config), expected, rtol=1e-12)
 
 
 def test_what_form_and_length_cost_is_told_beside_the_shaped_reward():

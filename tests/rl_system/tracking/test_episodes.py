@@ -1,3 +1,4 @@
+import asyncio
 import json
 import math
 from dataclasses import replace
@@ -5,8 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from envs.agents import AgentResult, Endpoint
+from rl_system.algorithms import score_group
+from rl_system.config.algorithm import AlgorithmConfig
+from rl_system.endpoint.agent_episode import play_agent
 from rl_system.tracking.episodes import write_episodes
-from tests.rl_system.algorithms.episodes import episode, turn
+from tests.rl_system.algorithms.episodes import TASK, episode, turn
+from tests.rl_system.chat.dialogues import limits, make_renderer
+from tests.rl_system.endpoint.clients import Engine, ask, sent_back, session, system, user, written
 
 
 def prompts_of(line: dict) -> list[list[int]]:
@@ -36,6 +43,38 @@ def test_a_file_tells_which_turn_each_goes_on_from_and_what_it_earned(tmp_path):
     lines = [json.loads(line) for line in (tmp_path / "episodes.jsonl").read_text().splitlines()]
     assert [[each["goes_on_from"] for each in line["turns"]] for line in lines] == [[None, 0, 1], [None, 0, 0]]
     assert [each.get("reward") for each in lines[1]["turns"]] == [None, None, 0.5]
+
+
+def test_a_file_shows_an_agents_calls_as_a_tree_with_what_each_earned_and_was_credited_with(tmp_path):
+    renderer = make_renderer()
+    calls = session(Engine(written(renderer, *"abcd")), renderer)
+    opening = [system("You plan."), user("Hi.")]
+
+    class Door:
+        async def open(self):
+            return Endpoint("http://127.0.0.1:1/v1", "secret")
+
+        async def close(self):
+            return await calls.close()
+
+    async def agent(endpoint, timeout_s) -> AgentResult:
+        first = await calls.call(ask(opening, caller="planner"))
+        helper = await calls.call(ask([system("You help."), user("Help.")], caller="helper"))
+        on = [await calls.call(ask([*opening, sent_back(first), user(word)], caller="planner")) for word in ("And?", "Or?")]
+        return AgentResult(None, {f"chatcmpl-{helper.completion_id}": 0.0, on[0].completion_id: 1.0})
+
+    played = asyncio.run(play_agent(TASK, 0, 0, agent, Door(), limits()))
+    other = episode([turn([1], [2])], 0.0)
+    scored = score_group([played, other], AlgorithmConfig(advantage="rloo"))
+    write_episodes(tmp_path / "episodes.jsonl", [played, other], scored.advantages, scored.credits)
+    line = json.loads((tmp_path / "episodes.jsonl").read_text().splitlines()[0])
+    answers = [each for each in line["transcript"] if "id" in each]
+    shown = [(a["call"], a["caller"], a["goes_on_from"], a.get("branches_off"), a.get("reward")) for a in answers]
+    assert shown == [
+        (0, "planner", None, None, None), (1, "helper", None, None, 0.0), (2, "planner", 0, None, 1.0), (3, "planner", 0, True, None)
+    ]  # fmt: skip
+    assert [each["content"] for each in line["transcript"] if each["call"] == 3] == ["Or?", "d"]
+    assert line["reward"] == 0.5 and [each["advantage"] for each in line["turns"]] == [0.75, 0.0, 1.0, 0.5]
 
 
 @pytest.mark.parametrize(("parents", "rewards"), [([-1], {}), ([-1, 1], {}), ([-2, 0], {}), (None, {2: 1.0})])
