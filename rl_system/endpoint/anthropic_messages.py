@@ -16,7 +16,16 @@ from rl_system.chat.renderer import Renderer
 from rl_system.endpoint import parameters
 from rl_system.endpoint.calls import Call
 from rl_system.endpoint.chunks import pieces
-from rl_system.endpoint.parameters import CHANGES_DISTRIBUTION, EFFORT, NO_SCHEMA, NOT_OFFERED, TEXT_ONLY, Fields, Serving
+from rl_system.endpoint.known import Known
+from rl_system.endpoint.parameters import (
+    CHANGES_DISTRIBUTION,
+    EFFORT,
+    NO_SCHEMA,
+    NOT_OFFERED,
+    TEXT_ONLY,
+    Fields,
+    Serving,
+)
 from rl_system.endpoint.refusals import Refused
 from rl_system.endpoint.requests import TurnRequest, read_arguments
 
@@ -83,17 +92,17 @@ class Asked:
     replaced_temperature: bool
 
 
-def read(body: Any, serving: Serving) -> Asked:
-    """Raises Refused for what is not understood or cannot be done."""
-    return _read(REQUEST.check(body), serving, counted=False)
+def read(body: Any, serving: Serving, known: Known) -> Asked:
+    """known: what the session was sent before. Raises Refused for what is not understood or cannot be done."""
+    return _read(REQUEST.check(body), serving, known, counted=False)
 
 
-def read_count(body: Any, serving: Serving) -> TurnRequest:
+def read_count(body: Any, serving: Serving, known: Known) -> TurnRequest:
     """The request whose prompt is to be counted; it need not say how long an answer may be. Raises Refused."""
-    return _read(REQUEST.check(body), serving, counted=True).request
+    return _read(REQUEST.check(body), serving, known, counted=True).request
 
 
-def _read(body: dict[str, Any], serving: Serving, *, counted: bool) -> Asked:
+def _read(body: dict[str, Any], serving: Serving, known: Known, *, counted: bool) -> Asked:
     parameters.check_model(body, serving)
     most = parameters.whole_number(body, "max_tokens", 1)
     if most is None and not counted:
@@ -101,20 +110,21 @@ def _read(body: dict[str, Any], serving: Serving, *, counted: bool) -> Asked:
     given = parameters.items(body, "messages")
     if not given:
         raise Refused("messages is empty; it must hold at least one", parameter="messages")
-    messages: list[Message] = []
-    if "system" in body:
-        messages.append({"role": "system", "content": _texts(body["system"], "system", "system")})
-    for index, message in enumerate(given):
-        messages += read_message(message, f"messages[{index}].")
+    system = [body["system"]] if "system" in body else []
+    opening, opening_digests = known.messages(system, _read_system, ["system"] * len(system))
+    messages, digests = known.messages(given, read_message, [f"messages[{index}]." for index in range(len(given))])
+    tools, tools_digest = known.tools(parameters.items(body, "tools", []), read_tools)
     return Asked(
         request=TurnRequest(
-            messages=messages,
-            tools=read_tools(parameters.items(body, "tools", [])),
+            messages=opening + messages,
+            tools=tools,
             max_tokens=most,
             stop=parameters.stop_texts(body, "stop_sequences"),
             calls=_read_tool_choice(body.get("tool_choice")),
             protocol="messages",
             caller=parameters.text(METADATA.check(body.get("metadata", {}), "metadata."), "user_id", "", "metadata."),
+            digests=opening_digests + digests,
+            tools_digest=tools_digest,
         ),
         model=serving.model,
         stream=parameters.flag(body, "stream"),
@@ -143,6 +153,10 @@ def _read_tool_choice(choice: Any) -> bool:
     if kind not in ("auto", "none"):
         raise Refused(f"tool_choice {kind!r} is not supported: {NO_SCHEMA}; use 'auto' or 'none'", parameter="tool_choice")
     return kind == "auto"
+
+
+def _read_system(content: Any, where: str) -> list[Message]:
+    return [{"role": "system", "content": _texts(content, "system", where)}]
 
 
 def read_message(message: Any, where: str) -> list[Message]:

@@ -10,7 +10,12 @@ from dataclasses import dataclass, field
 
 from rl_system.chat.renderer import Dialogue
 from rl_system.endpoint.answers import Answer
-from rl_system.endpoint.message_digest import longer, message_digest, prefix_digests
+from rl_system.endpoint.message_digest import (
+    longer,
+    message_digest,
+    prefix_digests,
+    tools_digest,
+)
 from rl_system.endpoint.requests import TurnRequest
 from rl_system.records import Turn
 
@@ -57,7 +62,9 @@ class CallTree:
     _answers: set[bytes] = field(default_factory=set)
 
     def place(self, request: TurnRequest) -> Place:
-        prefixes, each = prefix_digests(request.tools, request.messages)
+        each, tools = request.digests, request.tools_digest
+        each = [message_digest(message) for message in request.messages] if each is None else each
+        prefixes = prefix_digests(tools_digest(request.tools) if tools is None else tools, each)
         opening, parent = 0, None
         for length in range(len(request.messages), 0, -1):
             message = request.messages[length - 1]

@@ -18,6 +18,7 @@ from rl_system.chat.renderer import Renderer
 from rl_system.endpoint import parameters
 from rl_system.endpoint.calls import Call
 from rl_system.endpoint.chunks import pieces
+from rl_system.endpoint.known import Known
 from rl_system.endpoint.parameters import (
     CHANGES_DISTRIBUTION,
     EFFORT,
@@ -118,19 +119,20 @@ class Asked:
     replaced_temperature: bool
 
 
-def read(body: Any, serving: Serving) -> Asked:
-    """Raises Refused for what is not understood or cannot be done."""
+def read(body: Any, serving: Serving, known: Known) -> Asked:
+    """known: what the session was sent before. Raises Refused for what is not understood or cannot be done."""
     body = REQUEST.check(body)
     parameters.check_model(body, serving)
-    tools = read_tools(parameters.items(body, "tools", []))
+    tools, tools_digest = known.tools(parameters.items(body, "tools", []), read_tools)
     limits = [parameters.whole_number(body, name, 1) for name in ("max_tokens", "max_completion_tokens")]
-    messages = parameters.items(body, "messages")
-    if not messages:
+    given = parameters.items(body, "messages")
+    if not given:
         raise Refused("messages is empty; it must hold at least one", parameter="messages")
+    messages, digests = known.messages(given, read_message, [f"messages[{index}]." for index in range(len(given))])
     options = STREAM.check(body.get("stream_options", {}), "stream_options.")
     return Asked(
         request=TurnRequest(
-            messages=[read_message(message, f"messages[{index}].") for index, message in enumerate(messages)],
+            messages=messages,
             tools=tools,
             max_tokens=min((limit for limit in limits if limit is not None), default=None),
             stop=parameters.stop_texts(body, "stop"),
@@ -138,6 +140,8 @@ def read(body: Any, serving: Serving) -> Asked:
             calls=read_tool_choice(body.get("tool_choice")),
             protocol="chat completions",
             caller=parameters.text(body, "user", ""),
+            digests=digests,
+            tools_digest=tools_digest,
         ),
         model=serving.model,
         stream=parameters.flag(body, "stream"),
@@ -167,7 +171,7 @@ def read_tool_choice(choice: Any) -> bool:
     raise Refused(f"tool_choice {choice!r} is not supported: {NO_SCHEMA}; use 'auto' or 'none'", parameter="tool_choice")
 
 
-def read_message(message: Any, where: str) -> Message:
+def read_message(message: Any, where: str) -> list[Message]:
     role = message.get("role") if isinstance(message, dict) else None
     if role not in MESSAGES:
         raise Refused(f"{where}role is {role!r}; it must be one of {', '.join(MESSAGES)}", parameter=f"{where}role")
@@ -188,7 +192,7 @@ def read_message(message: Any, where: str) -> Message:
         ]
         if calls:
             read["tool_calls"] = calls
-    return read
+    return [read]
 
 
 def read_content(content: Any, where: str) -> str:

@@ -85,7 +85,7 @@ class EndpointApp:
         if body is None:
             return
         try:
-            asked = protocol.read(_json(body), opened.serving)
+            asked = protocol.read(_json(body), opened.serving, session.known)
             if asked.replaced_temperature:
                 session.counts["replaced_temperatures"] += 1
             call = await _unless_gone(session.call(asked.request), receive)
@@ -110,7 +110,8 @@ class EndpointApp:
     async def _count(self, opened: OpenSession, scope: Scope, receive: Receive, send: Send) -> None:
         body = await self._body(scope, receive)
         if body is not None:
-            tokens = await opened.session.prompt_tokens(anthropic_messages.read_count(_json(body), opened.serving))
+            session = opened.session
+            tokens = await session.prompt_tokens(anthropic_messages.read_count(_json(body), opened.serving, session.known))
             await _reply(send, 200, anthropic_messages.count(tokens))
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes | None:

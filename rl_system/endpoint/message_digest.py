@@ -29,13 +29,12 @@ def message_digest(message: Message) -> bytes:
     return _digest(parts)
 
 
-def prefix_digests(tools: list[dict[str, Any]], messages: Iterable[Message]) -> tuple[list[bytes], list[bytes]]:
-    """Of the first 0, 1, 2, … of `messages` under `tools`, and of each message alone."""
-    prefixes, each = [tools_digest(tools)], []
+def prefix_digests(tools: bytes, messages: Iterable[bytes]) -> list[bytes]:
+    """Of the first 0, 1, 2, … of `messages` under `tools`, by the digests of these."""
+    prefixes = [tools]
     for message in messages:
-        each.append(message_digest(message))
-        prefixes.append(longer(prefixes[-1], each[-1]))
-    return prefixes, each
+        prefixes.append(longer(prefixes[-1], message))
+    return prefixes
 
 
 def longer(prefix: bytes, message: bytes) -> bytes:

@@ -19,7 +19,8 @@ class TurnRequest:
 
     tools: schemas in the form `{"type": "function", "function": {…}}`. max_tokens: most new tokens; None: as many as the
     run allows. stop: texts that end the turn. seed: of its random numbers, beside what the run and the place of the call
-    in its episode say. calls: whether calls of tools are read from the response. protocol, caller: for people.
+    in its episode say. calls: whether calls of tools are read from the response. protocol, caller: for people. digests,
+    tools_digest: of each message and of the tools, where they are known.
     """
 
     messages: list[Message]
@@ -30,6 +31,8 @@ class TurnRequest:
     calls: bool = True
     protocol: str = ""
     caller: str = ""
+    digests: list[bytes] | None = None
+    tools_digest: bytes | None = None
 
 
 def read_arguments(text: str) -> dict[str, Any] | str:

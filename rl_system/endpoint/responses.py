@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from envs.protocol import Message
@@ -17,7 +18,16 @@ from rl_system.chat.renderer import Renderer
 from rl_system.endpoint import chat_completions, parameters
 from rl_system.endpoint.calls import Call
 from rl_system.endpoint.chunks import pieces
-from rl_system.endpoint.parameters import CHANGES_DISTRIBUTION, EFFORT, NO_SCHEMA, NOT_OFFERED, TEXT_ONLY, Fields, Serving
+from rl_system.endpoint.known import Known
+from rl_system.endpoint.parameters import (
+    CHANGES_DISTRIBUTION,
+    EFFORT,
+    NO_SCHEMA,
+    NOT_OFFERED,
+    TEXT_ONLY,
+    Fields,
+    Serving,
+)
 from rl_system.endpoint.refusals import Refused
 from rl_system.endpoint.requests import TurnRequest, read_arguments
 
@@ -104,8 +114,8 @@ class Asked:
     replaced_temperature: bool
 
 
-def read(body: Any, serving: Serving) -> Asked:
-    """Raises Refused for what is not understood or cannot be done."""
+def read(body: Any, serving: Serving, known: Known) -> Asked:
+    """known: what the session was sent before. Raises Refused for what is not understood or cannot be done."""
     body = REQUEST.check(body)
     parameters.check_model(body, serving)
     REASONING.check(body.get("reasoning", {}), "reasoning.")
@@ -114,24 +124,27 @@ def read(body: Any, serving: Serving) -> Asked:
     for name in parameters.items(body, "include", []):
         if name not in INCLUDED:
             raise Refused(f"include {name!r} is not supported: logprobs are given by chat completions", parameter="include")
-    messages = read_input(body.get("input"))
-    if "instructions" in body:
-        messages.insert(0, {"role": "system", "content": parameters.text(body, "instructions")})
-    tools = parameters.items(body, "tools", [])
+    messages, digests = read_input(body.get("input"), known)
+    instructions = [body["instructions"]] if "instructions" in body else []
+    opening, opening_digests = known.messages(instructions, _read_instructions, ["instructions"] * len(instructions))
+    offered = parameters.items(body, "tools", [])
+    tools, tools_digest = known.tools(offered, read_tools)
     return Asked(
         request=TurnRequest(
-            messages=messages,
-            tools=read_tools(tools),
+            messages=opening + messages,
+            tools=tools,
             max_tokens=parameters.whole_number(body, "max_output_tokens", 1),
             calls=chat_completions.read_tool_choice(body.get("tool_choice")),
             protocol="responses",
             caller=parameters.text(body, "user", ""),
+            digests=opening_digests + digests,
+            tools_digest=tools_digest,
         ),
         model=serving.model,
         stream=parameters.flag(body, "stream"),
         echoed={
             "instructions": body.get("instructions"),
-            "tools": tools,
+            "tools": offered,
             "tool_choice": body.get("tool_choice", "auto"),
             "parallel_tool_calls": True,
             "temperature": serving.temperature,
@@ -153,54 +166,79 @@ def read_tools(tools: list[Any]) -> list[dict[str, Any]]:
     return read
 
 
-def read_input(given: Any) -> list[Message]:
+def _read_instructions(instructions: Any, where: str) -> list[Message]:
+    return [{"role": "system", "content": parameters.text({where: instructions}, where)}]
+
+
+def read_input(given: Any, known: Known) -> tuple[list[Message], list[bytes]]:
+    """The messages, and their digests."""
     if isinstance(given, str):
-        return [{"role": "user", "content": given}]
+        given = [{"role": "user", "content": given}]
     if not isinstance(given, list) or not given:
         raise Refused("input must be a text or an array of at least one item", parameter="input")
-    messages: list[Message] = []
-    answered: _Answered | None = None
-    for index, item in enumerate(given):
+    starts = [0]
+    while (end := _end_of_answer(given, starts[-1])) < len(given):
+        starts.append(end)
+    return known.messages([given[start:end] for start, end in pairwise([*starts, len(given)])], _read_items, starts)
+
+
+def _end_of_answer(given: list[Any], start: int) -> int:
+    """Where the answer of the assistant ends whose items begin at `start`: thinking, then words, then calls. Any other item
+    is alone."""
+    end, latest = start, -1
+    while end < len(given) and (order := _order(given[end])) is not None:
+        if order < latest or order == latest != CALL:
+            break
+        end, latest = end + 1, order
+    return max(end, start + 1)
+
+
+CALL = 2
+
+
+def _order(item: Any) -> int | None:
+    """The place of an item in an answer; None for what is in none."""
+    if not isinstance(item, dict):
+        return None
+    match item.get("type", "message"):
+        case "reasoning":
+            return 0
+        case "message" if item.get("role") == "assistant":
+            return 1
+        case "function_call":
+            return CALL
+    return None
+
+
+def _read_items(items: list[Any], first: int) -> list[Message]:
+    """The message that `items` are: an answer's, or the only one. first: position of the first in the input."""
+    answer: Message = {"role": "assistant", "content": "", "reasoning": ""}
+    for index, item in enumerate(items, first):
         where = f"input[{index}]."
         kind = item.get("type", "message") if isinstance(item, dict) else None
-        if kind not in ITEMS:
+        if not isinstance(kind, str) or kind not in ITEMS:
             why = STATELESS if kind == "item_reference" else TEXT_ONLY
             raise Refused(f"{where}type is {kind!r}; {', '.join(ITEMS)} are read: {why}", parameter=f"{where}type")
         item = ITEMS[kind].check(item, where)
-        own = kind in ("function_call", "reasoning") or item.get("role") == "assistant"
-        if own and (answered is None or not answered.goes_on(kind)):
-            answered = _Answered({"role": "assistant", "content": "", "reasoning": ""})
-            messages.append(answered.message)
-        if own:
-            answered.add(kind, item, where)
-        else:
-            answered = None
-            messages.append(_read_output(item, where) if kind == "function_call_output" else _read_message(item, where))
-    return messages
+        if kind == "function_call_output":
+            return [_read_output(item, where)]
+        if kind == "message" and item.get("role") != "assistant":
+            return [_read_message(item, where)]
+        _add_to_answer(answer, kind, item, where)
+    return [answer]
 
 
-@dataclass(slots=True)
-class _Answered:
-    """An assistant's message as its items come: thinking, then words, then calls."""
-
-    message: Message
-    spoke: bool = False
-
-    def goes_on(self, kind: str) -> bool:
-        """Whether an item of this kind may belong to the same answer."""
-        return kind == "function_call" or not (self.spoke or "tool_calls" in self.message) and kind == "message"
-
-    def add(self, kind: str, item: dict[str, Any], where: str) -> None:
-        match kind:
-            case "reasoning":
-                self.message["reasoning"] = _texts(item.get("content", []), f"{where}content")
-            case "message":
-                self.message["content"], self.spoke = _texts(item.get("content"), f"{where}content"), True
-            case "function_call":
-                arguments = read_arguments(parameters.text(item, "arguments", "", where))
-                function = {"name": parameters.text(item, "name", where=where), "arguments": arguments}
-                identity = parameters.text(item, "call_id", where=where).removeprefix("call_")
-                self.message.setdefault("tool_calls", []).append({"id": identity, "type": "function", "function": function})
+def _add_to_answer(answer: Message, kind: str, item: dict[str, Any], where: str) -> None:
+    match kind:
+        case "reasoning":
+            answer["reasoning"] = _texts(item.get("content", []), f"{where}content")
+        case "message":
+            answer["content"] = _texts(item.get("content"), f"{where}content")
+        case "function_call":
+            arguments = read_arguments(parameters.text(item, "arguments", "", where))
+            function = {"name": parameters.text(item, "name", where=where), "arguments": arguments}
+            identity = parameters.text(item, "call_id", where=where).removeprefix("call_")
+            answer.setdefault("tool_calls", []).append({"id": identity, "type": "function", "function": function})
 
 
 def _read_message(item: dict[str, Any], where: str) -> Message:

@@ -59,7 +59,7 @@ class EndpointServer:
         _ = self._renderer.longest_token  # takes a moment, which no call should wait for
         self._socket = socket.create_server((self._host, 0), backlog=BACKLOG)
         config = uvicorn.Config(
-            self._app, http="httptools", ws="none", lifespan="off", log_config=None, access_log=False,
+            self._app, http="httptools", ws="none", lifespan="off", log_config=None, log_level="error", access_log=False,
             timeout_keep_alive=KEEP_ALIVE_S, server_header=False, date_header=False, backlog=BACKLOG,
         )  # fmt: skip
         self._server = _Uvicorn(config)

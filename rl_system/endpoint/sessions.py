@@ -22,6 +22,7 @@ from rl_system.chat.agent import GenerationFailed, Limits
 from rl_system.chat.renderer import Dialogue, Renderer
 from rl_system.endpoint.answers import answer_of, cut_at_stop
 from rl_system.endpoint.calls import Call, CallTree, Place
+from rl_system.endpoint.known import Known
 from rl_system.endpoint.record import SessionRecord, record_of
 from rl_system.endpoint.refusals import Refused, SamplingFailed
 from rl_system.endpoint.requests import TurnRequest
@@ -54,6 +55,8 @@ class Session:
         self.counts: Counter[str] = Counter()
         self.failure: str | None = None
         """Why a call could not be answered, if ever one could not. Such an episode is never scored."""
+        self.known = Known()
+        """What it was sent before."""
         self._tree = CallTree()
         self._calls: list[Call] = []
         self._prompts: Counter[bytes] = Counter()

@@ -11,6 +11,7 @@ from anthropic.types import Message, RawMessageStreamEvent, message_create_param
 from pydantic import TypeAdapter
 
 from rl_system.endpoint import anthropic_messages
+from rl_system.endpoint.known import Known
 from rl_system.endpoint.parameters import Serving
 from rl_system.endpoint.refusals import Refused
 from tests.rl_system.chat.dialogues import make_renderer
@@ -169,7 +170,7 @@ REFUSED = [
 @pytest.mark.parametrize(("name", "value"), REFUSED)
 def test_what_cannot_be_done_is_refused_with_the_name_of_the_field(name, value):
     with pytest.raises(Refused) as refused:
-        anthropic_messages.read(ASKED | {name: value}, Serving())
+        anthropic_messages.read(ASKED | {name: value}, Serving(), Known())
     assert name in refused.value.message
     shape = json.loads(anthropic_messages.error(refused.value))
     assert shape["type"] == "error" and shape["error"]["message"] == refused.value.message
@@ -180,7 +181,7 @@ def test_what_cannot_be_done_is_refused_with_the_name_of_the_field(name, value):
     ("metadata", {"user_id": "planner"}), ("tool_choice", {"type": "none"}), ("tools", TOOLS), ("system", [{"type": "text", "text": "x"}]),
 ])  # fmt: skip
 def test_what_changes_nothing_is_taken(name, value):
-    anthropic_messages.read(ASKED | {name: value}, Serving())
+    anthropic_messages.read(ASKED | {name: value}, Serving(), Known())
 
 
 def test_every_field_that_the_library_knows_is_read_harmless_or_refused_for_a_reason():

@@ -11,6 +11,7 @@ from openai.types.chat import completion_create_params
 from pydantic import TypeAdapter
 
 from rl_system.endpoint import chat_completions
+from rl_system.endpoint.known import Known
 from rl_system.endpoint.parameters import Serving
 from rl_system.endpoint.refusals import Refused
 from tests.rl_system.chat.dialogues import make_renderer
@@ -203,7 +204,7 @@ IMAGE = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url":
 )  # fmt: skip
 def test_what_cannot_be_trained_on_is_refused_by_name(change, parameter, word):
     with pytest.raises(Refused) as refused:
-        chat_completions.read(BODY | change, Serving())
+        chat_completions.read(BODY | change, Serving(), Known())
     assert refused.value.parameter == parameter and word in refused.value.message
     error = json.loads(chat_completions.error(refused.value))["error"]
     assert (error["param"], error["message"]) == (parameter, refused.value.message) and error["code"]
@@ -219,7 +220,7 @@ def test_what_cannot_be_trained_on_is_refused_by_name(change, parameter, word):
     ],
 )  # fmt: skip
 def test_what_asks_for_nothing_is_accepted(change):
-    assert chat_completions.read(BODY | change, Serving()).request.messages[1]["content"] == "Hi."
+    assert chat_completions.read(BODY | change, Serving(), Known()).request.messages[1]["content"] == "Hi."
 
 
 def test_every_parameter_that_the_sdk_knows_is_decided_on():
@@ -266,7 +267,7 @@ def test_messages_take_every_shape_that_clients_send():
         {"role": "tool", "tool_call_id": "call_1", "content": texts, "name": "f"},
         {"role": "assistant", "content": "d", "reasoning_content": "e"},
     ]  # fmt: skip
-    read = chat_completions.read(BODY | {"messages": messages}, Serving()).request.messages
+    read = chat_completions.read(BODY | {"messages": messages}, Serving(), Known()).request.messages
     assert read == [
         {"role": "system", "content": "a\nb"},
         {"role": "user", "content": "c", "name": "Ann"},
@@ -282,5 +283,5 @@ def test_the_request_types_of_the_sdk_are_understood():
     params = TypeAdapter(completion_create_params.CompletionCreateParamsNonStreaming)
     request = {"model": "policy", "messages": OPENING, "tools": TOOLS, "stop": ["x"], "seed": 3, "max_completion_tokens": 9}
     params.validate_python(request)
-    read = chat_completions.read(request, Serving()).request
+    read = chat_completions.read(request, Serving(), Known()).request
     assert (read.stop, read.seed, read.max_tokens, read.tools) == (("x",), 3, 9, TOOLS)

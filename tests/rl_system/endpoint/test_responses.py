@@ -9,6 +9,7 @@ from openai.types.responses import Response, ResponseStreamEvent, response_creat
 from pydantic import TypeAdapter
 
 from rl_system.endpoint import responses
+from rl_system.endpoint.known import Known
 from rl_system.endpoint.parameters import Serving
 from rl_system.endpoint.refusals import Refused
 from tests.rl_system.chat.dialogues import make_renderer
@@ -108,9 +109,10 @@ def test_items_of_one_answer_are_one_message_and_those_of_the_next_another():
     def call(number):
         return {"type": "function_call", "call_id": f"call_{number}", "name": "f", "arguments": "{}", "id": "fc_1"}
 
-    read = responses.read_input(
+    read, _ = responses.read_input(
         [{"role": "user", "content": "Q"}, reasoning("R"), message("M"), call(1), call(2), message("N"), call(3), reasoning("S"), call(4),
-         {"type": "function_call_output", "call_id": "call_4", "output": [{"type": "input_text", "text": "r"}]}, message("O")]
+         {"type": "function_call_output", "call_id": "call_4", "output": [{"type": "input_text", "text": "r"}]}, message("O")],
+        Known(),
     )  # fmt: skip
     shapes = [(m["role"], m["content"], m.get("reasoning", ""), [c["id"] for c in m.get("tool_calls", ())]) for m in read]
     assert shapes == [
@@ -132,7 +134,7 @@ REFUSED = [
 @pytest.mark.parametrize(("name", "value"), REFUSED)
 def test_what_cannot_be_done_is_refused_with_the_name_of_the_field(name, value):
     with pytest.raises(Refused, match=name):
-        responses.read(ASKED | {name: value}, Serving())
+        responses.read(ASKED | {name: value}, Serving(), Known())
 
 
 @pytest.mark.parametrize(("name", "value"), [
@@ -141,7 +143,7 @@ def test_what_cannot_be_done_is_refused_with_the_name_of_the_field(name, value):
     ("truncation", "disabled"), ("parallel_tool_calls", True), ("metadata", {"a": "b"}),
 ])  # fmt: skip
 def test_what_changes_nothing_is_taken(name, value):
-    responses.read(ASKED | {name: value}, Serving())
+    responses.read(ASKED | {name: value}, Serving(), Known())
 
 
 def test_every_field_that_the_library_knows_is_read_harmless_or_refused_for_a_reason():
