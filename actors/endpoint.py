@@ -8,6 +8,8 @@ every other turn is.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -57,13 +59,18 @@ class EndpointActor:
 
     async def open_session(self, key: Key, temperature: float | None) -> Endpoint:
         """temperature: of its turns; that of the configuration where None."""
-        self._starting = self._starting or asyncio.create_task(self._server.start())
+        self._starting = self._starting or asyncio.create_task(self._start())
         await self._starting
         secret = self._server.open_session(
             f"{key[0]}-{key[1]}", _PoolSample(self._pool, key, temperature), self._limits, self._serving,
             ordered=self._config.deterministic,
         )  # fmt: skip
         return Endpoint(f"{self._server.base_url}/v1", secret, self._serving.model)
+
+    async def _start(self) -> None:
+        await self._server.start()
+        gc.collect()
+        gc.freeze()  # the libraries' objects, which are many and stay: calls do not wait for them to be looked through
 
     async def close_session(self, secret: str) -> SessionRecord:
         """KeyError where there is no such session."""
@@ -145,21 +152,32 @@ class EndpointDoor:
 
     async def open(self) -> Endpoint:
         self.servers._sessions[self.index] += 1
-        deadline = time.monotonic() + RESTART_TIMEOUT_S
-        while True:  # a server that died takes a moment to be there again
-            try:
-                endpoint = await self._ask("open_session", self.key, self.temperature)
-                break
-            except GenerationFailed:
-                if time.monotonic() > deadline:
-                    raise
-            await asyncio.sleep(RESTART_POLL_S)
+        try:
+            endpoint = await self._open()
+        except BaseException:
+            self.servers._sessions[self.index] -= 1
+            raise
         self._secret = endpoint.api_key
         return endpoint
 
     async def close(self) -> SessionRecord:
         self.servers._sessions[self.index] -= 1
         return await self._ask("close_session", self._secret)
+
+    async def _open(self) -> Endpoint:
+        deadline = time.monotonic() + RESTART_TIMEOUT_S
+        while True:  # a server that died takes a moment to be there again
+            asking = asyncio.create_task(self._ask("open_session", self.key, self.temperature))
+            try:
+                return await asyncio.shield(asking)
+            except asyncio.CancelledError:  # The server opens it all the same, and nobody else knows its key.
+                with contextlib.suppress(GenerationFailed):
+                    await self._ask("close_session", (await asking).api_key)
+                raise
+            except GenerationFailed:
+                if time.monotonic() > deadline:
+                    raise
+            await asyncio.sleep(RESTART_POLL_S)
 
     async def _ask(self, what: str, *arguments: Any) -> Any:
         actor = self.servers.actors[self.index]

@@ -12,6 +12,7 @@ from openai import APIError, AsyncOpenAI, PermissionDeniedError
 BEHAVIOURS = (
     "talks", "uses_tools", "helper", "compacts", "in_parallel", "by_call", "raises", "exits", "hangs", "calls_on", "never_calls",
     "asks_for_another_key", "calls_too_often", "swallows_failures", "wrong_id", "speaks_of_itself",
+    "talks_at_length",
 )  # fmt: skip
 TOOLS = [{"type": "function", "function": {"name": "add", "description": "Add.", "parameters": {"type": "object"}}}]
 
@@ -42,6 +43,10 @@ async def talks(client, model, turns: int = 3, messages: list | None = None, **r
         answer = await say(client, model, messages, **rest)
         messages += [answer.choices[0].message, {"role": "user", "content": "And?"}]
     return 1.0 - len(answer.choices[0].message.content or "") / 1000
+
+
+async def talks_at_length(client, model) -> float:
+    return await talks(client, model, 12)
 
 
 async def uses_tools(client, model) -> float:
