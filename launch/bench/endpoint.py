@@ -22,15 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from launch.bench.support.dialogue import (
-    PROTOCOLS,
-    TOOLS,
-    Connection,
-    Protocol,
-    Session,
-    answered,
-    said,
-)
+from launch.bench.support.dialogue import PROTOCOLS, TOOLS, Connection, Protocol, Session, answered, said
 from launch.bench.support.options import names
 from launch.bench.support.output import Output
 from launch.command import Parser, whole, wholes

@@ -10,12 +10,7 @@ from dataclasses import dataclass, field
 
 from rl_system.chat.renderer import Dialogue
 from rl_system.endpoint.answers import Answer
-from rl_system.endpoint.message_digest import (
-    longer,
-    message_digest,
-    prefix_digests,
-    tools_digest,
-)
+from rl_system.endpoint.message_digest import longer, message_digest, prefix_digests, tools_digest
 from rl_system.endpoint.requests import TurnRequest
 from rl_system.records import Turn
 
