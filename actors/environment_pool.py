@@ -28,6 +28,7 @@ from rl_system.algorithms.task_sampler import TaskSampler
 from rl_system.allocation.ledger import StartedGroup
 from rl_system.chat.agent import Limits, run_episode
 from rl_system.chat.clock import EpisodeClock
+from rl_system.config.budgets import EPISODE_ATTEMPTS
 from rl_system.config.run import RunConfig
 from rl_system.endpoint.agent_episode import play_agent
 from rl_system.records import Ending, Episode, Task, Turn
@@ -36,8 +37,6 @@ from rl_system.tracking.failure_book import FailureBook
 from rl_system.tracking.failures import Sighting
 from rl_system.training.loading import load_renderer
 
-EPISODE_ATTEMPTS = 3
-"""Times that a member of a group is played when its environment or worker breaks, before the group is dropped."""
 LEVEL_INTERVAL_S = 0.1
 """Shortest time between two reports of levels to the controller; what lies between is reported once."""
 CALLS_AT_ONCE = 100_000

@@ -1,10 +1,12 @@
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from rl_system.config.budgets import require_time_for_users
 from rl_system.config.curriculum import CurriculumConfig
 from rl_system.config.endpoint import EndpointConfig
+from rl_system.config.paths import model_place
 from rl_system.config.section import Section
 
 TAU2 = "tau2"
@@ -19,11 +21,11 @@ class UserConfig(Section):
     """Who plays the user."""
 
     kind: Literal["solo", "scripted", "llm"] = "solo"
-    model: str | None = None
-    """The model's name at `api_base`; without `api_base` a model directory, or the name of a prepared model, to be
-    served on this machine."""
     api_base: str | None = None
     """Address of an OpenAI-compatible server, such as http://127.0.0.1:8000/v1."""
+    model: str | None = None
+    """The model's name at `api_base`; without `api_base` a model directory, or the name of a prepared model, to be
+    served on this machine. Such a directory is absolute after loading."""
     temperature: float = Field(0.0, ge=0)
     max_tokens: int = Field(512, ge=1)
     """Of one message of the user."""
@@ -32,6 +34,16 @@ class UserConfig(Section):
     timeout_s: float = Field(60.0, gt=0)
     """Longest that one request may take."""
     retries: int = Field(3, ge=0)
+    """Requests that are made again for one message, when they fail, take too long or bring nothing that can be used."""
+    reply_timeout_s: float = Field(300.0, gt=0)
+    """Longest that the user may take to answer the agent: for all its messages of one step, tools of its own and their
+    results included, with retries and with waiting while others make the `max_concurrency` requests."""
+
+    @field_validator("model")
+    @classmethod
+    def a_model_to_be_served_here_is_a_place(cls, model: str | None, info: ValidationInfo) -> str | None:
+        served_here = info.data.get("kind") == "llm" and info.data.get("api_base") is None
+        return model_place(model) if model and served_here else model
 
     @model_validator(mode="after")
     def a_model_plays_the_user(self) -> "UserConfig":
@@ -73,8 +85,10 @@ class EnvironmentConfig(Section):
     max_observation_tokens: int = Field(1024, ge=16)
     """Longer tool results are cut, with a note to the agent."""
     step_timeout_s: float = Field(60.0, gt=0)
-    """Longest environment step; an environment that takes longer is abandoned."""
+    """Longest environment step, without what a model that plays the user may take; an environment that takes longer is
+    abandoned."""
     episode_timeout_s: float = Field(600.0, gt=0)
+    """Longest episode, before it is scored; one that takes longer ends as `timeout`."""
 
     @property
     def label(self) -> str:
@@ -83,9 +97,8 @@ class EnvironmentConfig(Section):
 
     @property
     def call_timeout_s(self) -> float:
-        """Longest that a call of an environment may take, with what its user's model may need for one message."""
-        waiting = self.user.timeout_s * (self.user.retries + 1) if self.user.kind == "llm" else 0.0
-        return self.step_timeout_s + waiting
+        """Longest that a call of an environment may take, with what its user's model may take to answer."""
+        return self.step_timeout_s + (self.user.reply_timeout_s if self.user.kind == "llm" else 0.0)
 
     @model_validator(mode="before")
     @classmethod
@@ -115,6 +128,7 @@ class EnvironmentConfig(Section):
                 f"environment.user.max_concurrency is {self.user.max_concurrency}, fewer than the "
                 f"{self.processes} of environment.processes, which share it: some could never ask; use at least one each"
             )
+        require_time_for_users(self)
         return self
 
     @model_validator(mode="after")

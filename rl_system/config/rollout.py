@@ -23,6 +23,7 @@ class EngineConfig(Section):
     threads: int = Field(1, ge=1)
     """CPU threads of one engine."""
     tensor_parallel: int = Field(1, ge=1)
+    """Accelerators of one engine. A rollout worker has one, so a run takes only 1."""
 
 
 class RolloutConfig(Section):
@@ -44,8 +45,9 @@ class RolloutConfig(Section):
     episode fails. The worker stays: whether it lives is judged by its heartbeat."""
     max_drops_in_a_row: int = Field(200, ge=1)
     """Groups that may be dropped in a row (no signal, or failed) before the run gives up."""
-    stall_timeout_s: float = Field(1800.0, gt=0)
-    """Longest that no group is started, finished or dropped while a batch is waited for."""
+    stall_timeout_s: float = Field(3600.0, gt=0)
+    """Longest that no group is started, finished or dropped while a batch is waited for; then the run ends. Longer than one
+    group may take by its own budgets."""
     sampling: SamplingConfig = SamplingConfig()
     engine: EngineConfig = EngineConfig()
 

@@ -6,13 +6,16 @@ from pydantic import Field, model_validator
 
 from rl_system.config.algorithm import AlgorithmConfig
 from rl_system.config.allocation import AllocationConfig
+from rl_system.config.budgets import require_room_for_tokens, require_sizes_that_can_be_meant, require_time_for_episodes
 from rl_system.config.checkpoint import CheckpointConfig
 from rl_system.config.determinism import require_determinism
 from rl_system.config.environment import EnvironmentConfig
 from rl_system.config.evaluation import EvaluationConfig
 from rl_system.config.executor import ExecutorConfig
+from rl_system.config.fields import Seed
 from rl_system.config.model import ModelConfig
 from rl_system.config.optimizer import OptimizerConfig
+from rl_system.config.names import RunName, require_room_for_names
 from rl_system.config.rollout import RolloutConfig
 from rl_system.config.section import Section
 from rl_system.config.tracking import TrackingConfig
@@ -21,10 +24,11 @@ from rl_system.config.weights import WeightsConfig
 
 
 class RunConfig(Section):
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    name: RunName
     """The run's directory is `<output>/<name>`."""
-    output: Path = Path("runs")
-    seed: int = Field(0, ge=0)
+    output: Path = Field(Path("runs"), validate_default=True)
+    """Absolute after loading; relative, it is below the working directory of the command."""
+    seed: Seed = 0
     deterministic: bool = False
     """Whether the run is to come out the same when it is repeated, or killed and resumed: the same batches and, on CPUs,
     the same parameters bit for bit. Every turn is then sampled with a seed of its own, which follows from `seed`, group,
@@ -48,6 +52,19 @@ class RunConfig(Section):
     @property
     def directory(self) -> Path:
         return self.output / self.name
+
+    @model_validator(mode="after")
+    def budgets_contain_each_other(self) -> "RunConfig":
+        require_sizes_that_can_be_meant(self)
+        require_room_for_tokens(self)
+        require_time_for_episodes(self)
+        return self
+
+    @model_validator(mode="after")
+    def the_file_system_takes_the_names(self) -> "RunConfig":
+        tree = f"{self.name}_step_{self.steps}.json.new"
+        require_room_for_names(self.output, self.name, [tree] if self.tracking.dump_trees else [])
+        return self
 
     @model_validator(mode="after")
     def sections_agree(self) -> "RunConfig":
@@ -79,11 +96,6 @@ class RunConfig(Section):
                 f"algorithm.mask_staleness_above is {algorithm.mask_staleness_above}, but rollout.max_staleness "
                 f"{rollout.max_staleness} lets nothing older through: it would mask nothing; use a smaller one or null"
             )
-        if rollout.sampling.max_new_tokens >= model.max_model_len:
-            raise ValueError(
-                f"rollout.sampling.max_new_tokens is {rollout.sampling.max_new_tokens}, which leaves no room for a "
-                f"prompt in model.max_model_len {model.max_model_len}; use a smaller one"
-            )
         if rollout.sampling.temperature == 0:
             raise ValueError(
                 "rollout.sampling.temperature is 0: greedy rollouts of a task are all alike and have no logprobs to "
@@ -110,6 +122,11 @@ class RunConfig(Section):
             raise ValueError(
                 f"weights.transport is {self.weights.transport!r}, but with allocation.tensor_parallel {sharing} no trainer has "
                 "the whole model to broadcast; use 'object_store' or 'directory'"
+            )
+        if rollout.engine.tensor_parallel > 1:
+            raise ValueError(
+                f"rollout.engine.tensor_parallel is {rollout.engine.tensor_parallel}, but a rollout worker gets one accelerator, on "
+                "which the whole model has to fit; use 1, and allocation.tensor_parallel for trainers that share a model"
             )
         if self.deterministic:
             require_determinism(self)

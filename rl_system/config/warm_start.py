@@ -1,5 +1,6 @@
 from pydantic import Field
 
+from rl_system.config.fields import Seed
 from rl_system.config.section import Section
 
 
@@ -16,5 +17,5 @@ class WarmStartConfig(Section):
     stop_probability: float = Field(1.0, gt=0, le=1)
     """Stop before an update once the policy samples whole demonstrations, none of which it has trained on, with this
     probability on average: enough for rollouts that succeed, and room left for RL."""
-    seed: int = 0
+    seed: Seed = 0
     """Order of the demonstrations. Not the run's seed, so that runs with several seeds start from one model."""
