@@ -10,7 +10,6 @@ on, so a sweep that was stopped or killed is gone on with by the same command.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from launch.stopping import run_program, stop_when_terminated
 from rl_system.config.load import load_config, read_yaml
 from rl_system.config.resumption import changes
 from rl_system.config.run import RunConfig
+from rl_system.config.written import as_word
 from rl_system.errors import UserError
 from rl_system.tracking.history import read_history
 from rl_system.tracking.sweep import Variant, finished, table
@@ -94,14 +94,14 @@ def read_variants(path: Path) -> dict[str, dict[str, Any]]:
     for name, keys in variants.items():
         if not isinstance(keys, dict):
             raise UserError(
-                f"{path}: variant {name} is {keys!r}; expected overrides such as {{optimizer.learning_rate: 1.0e-5}}"
+                f"{path}: variant {name} is {keys}; expected overrides such as {{optimizer.learning_rate: 1.0e-5}}"
             )
     return variants
 
 
 def flags(keys: dict[str, Any]) -> list[str]:
-    """`{"a.b": 1}` as `["--a.b", "1"]`. JSON, because values are read back as YAML."""
-    return [word for key, value in keys.items() for word in (f"--{key}", json.dumps(value))]
+    """`{"a.b": 1}` as `["--a.b", "1"]`."""
+    return [word for key, value in keys.items() for word in (f"--{key}", as_word(value))]
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from rl_system.config.budgets import require_time_for_users
 from rl_system.config.curriculum import CurriculumConfig
 from rl_system.config.endpoint import EndpointConfig
 from rl_system.config.paths import model_place
@@ -128,7 +127,6 @@ class EnvironmentConfig(Section):
                 f"environment.user.max_concurrency is {self.user.max_concurrency}, fewer than the "
                 f"{self.processes} of environment.processes, which share it: some could never ask; use at least one each"
             )
-        require_time_for_users(self)
         return self
 
     @model_validator(mode="after")

@@ -83,6 +83,10 @@ def _wants_text(wanted: tuple[Any, ...]) -> bool:
 
 
 def _text(text: str | PurePath, wanted: tuple[Any, ...]) -> str | Path:
+    try:
+        str(text).encode()
+    except UnicodeEncodeError:
+        raise Wrong("expected text in UTF-8") from None
     if not any(isinstance(each, type) and issubclass(each, PurePath) for each in wanted):
         return text
     try:

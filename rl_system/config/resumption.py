@@ -102,6 +102,7 @@ RULES: dict[str, Rule] = {
     "environment.user.max_concurrency": FREE,
     "environment.user.timeout_s": FREE,
     "environment.user.retries": FREE,
+    "environment.user.reply_timeout_s": FREE,
     "environment.endpoint.processes": FREE,
     "environment.endpoint.host": FREE,
     "environment.endpoint.model": FREE,

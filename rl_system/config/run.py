@@ -6,7 +6,12 @@ from pydantic import Field, model_validator
 
 from rl_system.config.algorithm import AlgorithmConfig
 from rl_system.config.allocation import AllocationConfig
-from rl_system.config.budgets import require_room_for_tokens, require_sizes_that_can_be_meant, require_time_for_episodes
+from rl_system.config.budgets import (
+    require_room_for_tokens,
+    require_sizes_that_can_be_meant,
+    require_time_for_episodes,
+    require_time_for_users,
+)
 from rl_system.config.checkpoint import CheckpointConfig
 from rl_system.config.determinism import require_determinism
 from rl_system.config.environment import EnvironmentConfig
@@ -57,6 +62,7 @@ class RunConfig(Section):
     def budgets_contain_each_other(self) -> "RunConfig":
         require_sizes_that_can_be_meant(self)
         require_room_for_tokens(self)
+        require_time_for_users(self.environment)
         require_time_for_episodes(self)
         return self
 

@@ -19,7 +19,7 @@ STRING, MERGE = "tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"
 SCALARS = {f"tag:yaml.org,2002:{name}" for name in ("bool", "int", "float", "null", "timestamp", "value")}
 NOTHING = ("", "~", "null", "Null", "NULL")
 """Plain words for no value, where a field may have none."""
-UNPRINTABLE = re.compile("[\x7f-\x84\x86-\x9f\ud800-\udfff\ufffe\uffff]")
+SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Written(str):
@@ -74,7 +74,8 @@ def as_word(value: Any) -> str:
 
 
 def _quoted(value: Any) -> str:
-    return UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(value, ensure_ascii=False))
+    text = json.dumps(value, ensure_ascii=False)
+    return "".join(each if each.isprintable() else f"\\U{ord(each):08x}" for each in text)
 
 
 def _compose(text: str) -> yaml.Node | None:
@@ -122,7 +123,7 @@ class _Reader:
 
     def _scalar(self, node: yaml.ScalarNode) -> str:
         if node.tag == STRING or node.style in ("'", '"', "|", ">"):
-            return node.value
+            return _whole(node)
         if node.tag not in SCALARS | {MERGE}:
             raise Unreadable(f"{_line(node)}: the tag {node.tag!r}, which has no meaning here")
         return Written(node.value)
@@ -134,7 +135,7 @@ class _Reader:
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 raise Unreadable(f"{_line(key)}: a key that is no single word")
-            name, line = key.value, key.start_mark.line + 1
+            name, line = _whole(key), key.start_mark.line + 1
             if name in lines:
                 where = f"lines {lines[name]} and {line}" if line != lines[name] else f"line {line}"
                 raise Unreadable(f"the key {name!r} stands twice, in {where}; one of them has to go")
@@ -147,6 +148,16 @@ class _Reader:
             else:
                 values[name] = self.value(value)
         return merged | values
+
+
+def _whole(node: yaml.ScalarNode) -> str:
+    """The text of a word in which JSON's escapes for one character in two halves are put together."""
+    if not SURROGATE.search(node.value):
+        return node.value
+    try:
+        return node.value.encode("utf-16", "surrogatepass").decode("utf-16")
+    except UnicodeDecodeError:
+        raise Unreadable(f"{_line(node)}: half of a character") from None
 
 
 def _line(node: yaml.Node) -> str:

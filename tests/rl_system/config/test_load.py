@@ -89,13 +89,16 @@ def test_an_override_below_a_plain_value_is_refused():
 
 
 def test_overrides_are_read_as_yaml_in_both_spellings():
-    assert parse_overrides(["--a.b", "1e-3", "--c=null", "--d", "[1, 2]", "--e", "-1"]) == {
-        "a.b": "1e-3",
-        "c": None,
-        "d": [1, 2],
-        "e": -1,
-    }
-    assert build_config({"name": "run"}, ["--optimizer.learning_rate", "1e-3"]).optimizer.learning_rate == 1e-3
+    assert list(parse_overrides(["--a.b", "1e-3", "--c=null"])) == ["a.b", "c"]
+    for words in (
+        ["--optimizer.learning_rate", "1e-3", "--environment.shuffle_window=null", "--rollout.group_size", "+5"],
+        ["--optimizer.learning_rate=1e-3", "--environment.shuffle_window", "null", "--rollout.group_size=5"],
+    ):
+        config = build_config({"name": "run", "environment": {"shuffle_window": 3}}, words)
+        assert config.optimizer.learning_rate == 1e-3
+        assert config.environment.shuffle_window is None and config.rollout.group_size == 5
+    endings = build_config({"name": "run"}, ["--algorithm.endings", "{timeout: mask}"]).algorithm.endings
+    assert {str(ended): treatment for ended, treatment in endings.items()} == {"timeout": "mask"}
 
 
 def test_a_missing_file_and_broken_yaml_are_one_sentence_each(tmp_path):
