@@ -77,8 +77,8 @@ def _without_a_file(wanted: dict[str, Any]) -> dict[str, Any]:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether both are read as the same value."""
-    return yaml.safe_load(str(one)) == yaml.safe_load(str(other))
+    """Whether both are read as the same value, in whatever spelling."""
+    return str(one) == str(other) or yaml.safe_load(str(one)) == yaml.safe_load(str(other))
 
 
 def policy_label(policy: str) -> str:

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, model_validator
 
-from rl_system.config.load import read_yaml
+from rl_system.config.load import check, read_yaml
 from rl_system.config.section import Section
-from rl_system.errors import UserError
 
 
 class Workload(Section):
@@ -157,13 +156,5 @@ def given_numbers(section: BaseModel, prefix: str = "") -> list[str]:
 
 
 def load_profile(path: Path) -> Profile:
-    try:
-        return Profile.model_validate(read_yaml(path))
-    except ValidationError as error:
-        problems = "; ".join(
-            f"{'.'.join(map(str, each['loc'])) or 'profile'} is {each['input']!r}: {each['msg']}"
-            if each["type"] != "value_error"
-            else str(each["ctx"]["error"])
-            for each in error.errors()
-        )
-        raise UserError(f"profile {path}: {problems}") from None
+    """Raises UserError."""
+    return check(Profile, read_yaml(path), f"profile {path}")

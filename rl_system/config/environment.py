@@ -34,7 +34,7 @@ class UserConfig(Section):
     """Longest that one request may take."""
     retries: int = Field(3, ge=0)
     """Requests that are made again for one message, when they fail, take too long or bring nothing that can be used."""
-    reply_timeout_s: float = Field(300.0, gt=0)
+    reply_timeout_s: float = Field(600.0, gt=0)
     """Longest that the user may take to answer the agent: for all its messages of one step, tools of its own and their
     results included, with retries and with waiting while others make the `max_concurrency` requests."""
 

@@ -53,7 +53,8 @@ def shown(value: Any) -> str:
     """A value for a message: one line, and not too long."""
     if value is None or (isinstance(value, Written) and value in NOTHING):
         return "empty"
-    text = repr(value)
+    plain = isinstance(value, Written) and value.isprintable() and not set(value) & set(" ',;")
+    text = str(value) if plain else repr(value)
     return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 10]}…{text[-9:]}"
 
 
@@ -78,7 +79,7 @@ def _explain_unknown(name: str, error: ErrorDetails, root: type[BaseModel]) -> s
     known = field_names(root)
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(each for each in known if '.' not in each)}"
-    return f"{name} is not a configuration key (value {shown(error['input'])}); {hint}"
+    return f"{name} is {shown(error['input'])}, but there is no such key; {hint}"
 
 
 def _expected(error: ErrorDetails) -> str:

@@ -7,9 +7,9 @@ from pydantic import Field, model_validator
 from rl_system.config.algorithm import AlgorithmConfig
 from rl_system.config.allocation import AllocationConfig
 from rl_system.config.budgets import (
-    require_room_for_tokens,
     require_sizes_that_can_be_meant,
-    require_time_for_episodes,
+    require_time_for_groups,
+    require_time_for_trainers,
     require_time_for_users,
 )
 from rl_system.config.checkpoint import CheckpointConfig
@@ -61,9 +61,9 @@ class RunConfig(Section):
     @model_validator(mode="after")
     def budgets_contain_each_other(self) -> "RunConfig":
         require_sizes_that_can_be_meant(self)
-        require_room_for_tokens(self)
         require_time_for_users(self.environment)
-        require_time_for_episodes(self)
+        require_time_for_groups(self)
+        require_time_for_trainers(self.allocation)
         return self
 
     @model_validator(mode="after")
@@ -101,6 +101,11 @@ class RunConfig(Section):
             raise ValueError(
                 f"algorithm.mask_staleness_above is {algorithm.mask_staleness_above}, but rollout.max_staleness "
                 f"{rollout.max_staleness} lets nothing older through: it would mask nothing; use a smaller one or null"
+            )
+        if rollout.sampling.max_new_tokens >= model.max_model_len:
+            raise ValueError(
+                f"rollout.sampling.max_new_tokens is {rollout.sampling.max_new_tokens}, which leaves no room for a "
+                f"prompt in model.max_model_len {model.max_model_len}; use a smaller one"
             )
         if rollout.sampling.temperature == 0:
             raise ValueError(

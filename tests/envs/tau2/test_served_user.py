@@ -51,7 +51,7 @@ def test_a_small_model_plays_the_user_of_a_dialogue() -> None:
 
 def test_evaluation_serves_the_user_itself(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     words = f"--domain mock --split base --user llm --policy gold --max-tasks 2 --json --output {tmp_path} "
-    words += f"--environment.user.model {MODEL} --environment.user.max_tokens 16 --environment.user.timeout_s 120 --environment.user.reply_timeout_s 500"
+    words += f"--environment.user.model {MODEL} --environment.user.max_tokens 16 --environment.user.timeout_s 120"
     assert main(words.split()) == 0
     *episodes, totals = map(json.loads, capfd.readouterr().out.splitlines())
     assert len(episodes) == totals["episodes"] == 2
