@@ -7,6 +7,7 @@ from rl_system.config.curriculum import CurriculumConfig
 from rl_system.config.endpoint import EndpointConfig
 from rl_system.config.paths import model_place
 from rl_system.config.section import Section
+from rl_system.config.written import is_nothing
 
 TAU2 = "tau2"
 
@@ -102,7 +103,7 @@ class EnvironmentConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def the_first_domain_is_the_smallest(cls, values: Any) -> Any:
-        if isinstance(values, dict) and values.get("name", TAU2) == TAU2 and values.get("domain") is None:
+        if isinstance(values, dict) and values.get("name", TAU2) == TAU2 and is_nothing(values.get("domain")):
             return values | {"domain": "mock"}
         return values
 

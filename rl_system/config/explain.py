@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
-from rl_system.config.written import NOTHING, Written
+from rl_system.config.written import Written, is_nothing
 
 LONGEST_VALUE = 80
 EXPECTED = {
@@ -51,7 +51,7 @@ def dotted(place: tuple[int | str, ...]) -> str:
 
 def shown(value: Any) -> str:
     """A value for a message: one line, and not too long."""
-    if value is None or (isinstance(value, Written) and value in NOTHING):
+    if is_nothing(value):
         return "empty"
     plain = isinstance(value, Written) and value.isprintable() and not set(value) & set(" ',;")
     text = str(value) if plain else repr(value)

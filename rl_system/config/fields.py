@@ -19,8 +19,7 @@ from pydantic import BaseModel, Field
 from pydantic_core import PydanticCustomError
 
 from rl_system.config.paths import absolute
-from rl_system.config.written import NOTHING, Written
-
+from rl_system.config.written import Written, is_nothing
 
 WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 LARGEST = 2**63 - 1
@@ -48,7 +47,7 @@ def settle(value: Any, hint: Any) -> Any:
     if value is None:
         return None
     if isinstance(value, Written):
-        if value in NOTHING and type(None) in wanted:
+        if is_nothing(value) and type(None) in wanted:
             return None
         if _wants_text(wanted):
             if not value:

@@ -39,6 +39,11 @@ class Written(str):
         return str(self), self.structure
 
 
+def is_nothing(value: Any) -> bool:
+    """Whether `value` is None, or a plain word for it."""
+    return value is None or (isinstance(value, Written) and value in NOTHING)
+
+
 class Unreadable(Exception):
     """Why a text is not the YAML of a configuration, in words; with its line where there is one."""
 
