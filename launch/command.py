@@ -10,10 +10,12 @@ import re
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import NoReturn
 
 from launch import STOPPED
 from launch.stopping import heard
+from rl_system.config.paths import absolute
 from rl_system.errors import UserError
 
 MOST_SEED = 2**63 - 1
@@ -77,6 +79,19 @@ def wholes(at_least: int | None = None, at_most: int | None = None) -> Callable[
 def seed() -> Callable[[str], int]:
     """For `type` of an option: the seed of a random generator."""
     return whole(at_least=0, at_most=MOST_SEED)
+
+
+def place() -> Callable[[str], Path]:
+    """For `type` of an option: a path in which `~` is the home directory. What is relative stays so, for messages."""
+
+    def read(text: str) -> Path:
+        try:
+            absolute(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"is {text!r}; {error}") from None
+        return Path(text).expanduser()
+
+    return read
 
 
 def port() -> Callable[[str], int]:

@@ -28,7 +28,7 @@ from envs.host import EnvironmentHost
 from envs.registry import is_agent, list_tasks
 from envs.trial import try_environment
 from launch.agent_policies import check_agent, policy
-from launch.command import Parser, number, run_command, whole
+from launch.command import Parser, number, place, run_command, whole
 from launch.evaluation_config import SCRIPTED, checkpoint_of, evaluation_config, policy_label
 from launch.results import results_stream
 from rl_system.config.load import parse_overrides
@@ -52,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--policy", help="gold, noop, or a model")
     parser.add_argument("--list", action="store_true", help="print the tasks that would be played, and play nothing")
-    parser.add_argument("--config", type=Path, help="a file of configs/ to take everything else from")
+    parser.add_argument("--config", type=place(), help="a file of configs/ to take everything else from")
     parser.add_argument("--agent", help="environment.name, of an agent that calls the model itself: its module, or that one's file")
     parser.add_argument("--domain", help="environment.domain; mock where nothing says otherwise")
     parser.add_argument("--split", help="evaluation.split; test where nothing says otherwise")
@@ -60,7 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--trials", type=whole(at_least=1), help="episodes of each task; pass^k is reported up to this k")
     parser.add_argument("--max-tasks", type=whole(at_least=1), help="only the first tasks of the split")
     parser.add_argument("--temperature", type=number(at_least=0), help="of a model's sampling; 0, the default, is greedy")
-    parser.add_argument("--output", type=Path, help="where evaluations go; `evaluations` in the configuration's output")
+    parser.add_argument("--output", type=place(), help="where evaluations go; `evaluations` in the configuration's output")
     parser.add_argument(
         "--json", action="store_true", help="one JSON object a line and nothing else on standard output"
     )
@@ -78,7 +78,7 @@ def evaluate(options: argparse.Namespace, overrides: list[str]) -> int:
             for task in tasks:
                 print(to_json({"task_id": task.task_id}) if options.json else task.task_id, file=out)
             return 0
-        output = (options.output.expanduser() if options.output else config.output / "evaluations").absolute()
+        output = (options.output if options.output else config.output / "evaluations").absolute()
         require_writable(output, "--output")
         check_user(config.environment.user, config.model.device)
         for warning in asyncio.run(tried(config, tasks)):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import yaml
 
-from launch.command import Parser, run_command, seed, whole
+from launch.command import Parser, place, run_command, seed, whole
 from rl_system.allocation.measured import measured_profile
 from rl_system.allocation.planner import WARM_UP_STEPS, Plan, plan
 from rl_system.allocation.profile import Profile, load_profile
@@ -25,9 +25,9 @@ from rl_system.tracking.json_lines import read_lines
 def main(arguments: list[str] | None = None) -> int:
     parser = Parser(prog="python -m launch.plan", description=__doc__)
     source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--profile", type=Path, help="YAML file, see configs/profiles")
-    source.add_argument("--run", type=Path, help="directory of a run, whose measurements are the profile")
-    parser.add_argument("--write", type=Path, metavar="X.yaml", help="also write the profile there")
+    source.add_argument("--profile", type=place(), help="YAML file, see configs/profiles")
+    source.add_argument("--run", type=place(), help="directory of a run, whose measurements are the profile")
+    parser.add_argument("--write", type=place(), metavar="X.yaml", help="also write the profile there")
     parser.add_argument("--accelerators", type=whole(at_least=1), help="cluster size (default: the profile's)")
     parser.add_argument(
         "--steps", type=whole(at_least=WARM_UP_STEPS + 1), default=60, help="simulated policy updates of each split"

@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from launch.command import Parser, port, run_command
+from launch.command import Parser, place, port, run_command
 from launch.local_ray import LocalRay
 from launch.stopping import run_program, stop_when_terminated
 from rl_system.config.load import load_config
@@ -28,7 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
         prog="bash launch/quickstart.sh",
         description="Train a small model on τ²-bench on this machine; further --section.key value go to the run.",
     )
-    parser.add_argument("--config", type=Path, default=DEFAULT_CONFIG)
+    parser.add_argument("--config", type=place(), default=DEFAULT_CONFIG)
     parser.add_argument("--dashboard-port", type=port(), help="of the local Ray cluster (default: a free one)")
     parser.add_argument("--resume", action="store_true", help="go on with a run that was stopped or lost; always done")
     stop_when_terminated()

@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-from launch.command import Parser, number, run_command, whole
+from launch.command import Parser, number, place, run_command, whole
 from rl_system.allocation.decision import Move
 from rl_system.allocation.requests import Request, make_request, withdraw
 from rl_system.config.load import load_config
@@ -27,7 +27,7 @@ POLL_S = 0.5
 
 def main(arguments: list[str] | None = None) -> int:
     parser = Parser(prog="python -m launch.rebalance", description=__doc__.split("\n")[0])
-    parser.add_argument("--run", type=Path, required=True, help="directory of the run")
+    parser.add_argument("--run", type=place(), required=True, help="directory of the run")
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--to-rollout", type=whole(), metavar="N", help="accelerators that stop training and generate")
     which.add_argument("--to-trainer", type=whole(), metavar="N", help="accelerators that stop generating and train")

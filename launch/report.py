@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 
-from launch.command import Parser, run_command
+from launch.command import Parser, place, run_command
 from rl_system.errors import UserError
 from rl_system.tracking.compare import write_comparison
 from rl_system.tracking.report import write_report
@@ -18,9 +17,9 @@ from rl_system.tracking.report import write_report
 
 def main(arguments: list[str] | None = None) -> int:
     parser = Parser(prog="python -m launch.report", description=__doc__.split("\n")[0])
-    parser.add_argument("run", nargs="?", type=Path, help="run directory; its report is written to report.html there")
-    parser.add_argument("--compare", nargs="+", type=Path, metavar="RUN", help="run directories to draw together")
-    parser.add_argument("--out", type=Path, help="the figure, .svg or .png (with --compare)")
+    parser.add_argument("run", nargs="?", type=place(), help="run directory; its report is written to report.html there")
+    parser.add_argument("--compare", nargs="+", type=place(), metavar="RUN", help="run directories to draw together")
+    parser.add_argument("--out", type=place(), help="the figure, .svg or .png (with --compare)")
     parser.add_argument("--metric", default="reward/mean", help="what to draw (with --compare; default: %(default)s)")
     return run_command(lambda: report(parser.parse_args(arguments)))
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.bench.support.options import names
-from launch.command import STOPPED, Parser, run_command, wholes
+from launch.command import STOPPED, Parser, place, run_command, wholes
 from launch.stopping import run_program, stop_when_terminated
 from rl_system.config.load import load_config, read_yaml
 from rl_system.config.resumption import changes
@@ -31,8 +31,8 @@ COMPARED = ("seed", "model", "environment", "rollout", "algorithm", "optimizer",
 
 def main(arguments: list[str] | None = None) -> int:
     parser = Parser(prog="python -m launch.sweep", description=__doc__.split("\n")[0])
-    parser.add_argument("--config", type=Path, required=True, help="what the variants are variants of")
-    parser.add_argument("--variants", type=Path, required=True, help="YAML: {name: {section.key: value, …}, …}")
+    parser.add_argument("--config", type=place(), required=True, help="what the variants are variants of")
+    parser.add_argument("--variants", type=place(), required=True, help="YAML: {name: {section.key: value, …}, …}")
     parser.add_argument("--seeds", type=wholes(at_least=0), default=[0], help="whole numbers separated by commas")
     parser.add_argument("--only", type=names, help="names of variants separated by commas; default: all")
     parser.add_argument("--table", action="store_true", help="run nothing, print the finished ones")

@@ -19,7 +19,7 @@ from typing import Any
 
 import yaml
 
-from launch.command import STOPPED, Parser, run_command
+from launch.command import STOPPED, Parser, place, run_command
 from launch.stopping import stop_when_terminated
 from rl_system.allocation.resumed import start_split
 from rl_system.config.load import load_config
@@ -39,7 +39,7 @@ from rl_system.training.prepared import model_directory
 
 def main(arguments: list[str] | None = None) -> int:
     parser = Parser(prog="python -m launch.train", description=__doc__.split("\n")[0])
-    parser.add_argument("--config", type=Path, required=True, help="a file of configs/")
+    parser.add_argument("--config", type=place(), required=True, help="a file of configs/")
     parser.add_argument("--dry-run", action="store_true", help="print the resolved configuration and the placement")
     parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint of the run")
     return run_command(lambda: launch(*parser.parse_known_args(arguments)))

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 
-from launch.command import Parser, run_command
+from launch.command import Parser, place, run_command
 from rl_system.config.load import load_config
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = Parser(prog="python -m launch.warm_start", description=__doc__.split("\n")[0])
-    parser.add_argument("--config", type=Path, required=True, help="a file of configs/")
+    parser.add_argument("--config", type=place(), required=True, help="a file of configs/")
     return run_command(lambda: warm_start(*parser.parse_known_args(arguments)))
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from launch.command import Parser, seed
+from launch.command import Parser, place, seed
 from rl_system.allocation.comparison import Comparison, compare
 from rl_system.allocation.workloads import grid
 from rl_system.errors import UserError
@@ -26,7 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = Parser(prog="python -m launch.bench allocation", description=__doc__)
     parser.add_argument("--workloads", help="names, separated by semicolons (default: all)")
     parser.add_argument("--seed", type=seed(), default=0)
-    parser.add_argument("--plot", type=Path, help="also draw the rates of all strategies, .svg or .png")
+    parser.add_argument("--plot", type=place(), help="also draw the rates of all strategies, .svg or .png")
     parser.add_argument("--json", action="store_true", help="one JSON object a workload")
     options = parser.parse_args(arguments)
     cases = {case.name: case for case in grid()}

@@ -8,12 +8,11 @@ that drop earlier thinking do: each is a sequence of its own. Token ids are rand
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 import numpy as np
 
 from launch.bench.support.output import Output
-from launch.command import Parser, seed, whole
+from launch.command import Parser, place, seed, whole
 from rl_system.errors import UserError
 from rl_system.strict_json import to_json
 
@@ -66,7 +65,7 @@ def _draw(random: np.random.Generator, tokens: int) -> list[int]:
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
     parser = Parser(prog="python -m launch.bench trees", description=__doc__.split("\n")[0])
-    parser.add_argument("--out", type=Path, required=True, help="the file to write")
+    parser.add_argument("--out", type=place(), required=True, help="the file to write")
     parser.add_argument("--tasks", type=whole(at_least=1), default=44)
     parser.add_argument("--rollouts", type=whole(at_least=1), default=8, help="of each task")
     parser.add_argument("--turns", type=whole(at_least=1), default=24)

@@ -77,7 +77,8 @@ def _explain_unknown(name: str, error: ErrorDetails, root: type[BaseModel]) -> s
         nested = "".join(f"{part}: {{" for part in path[:-1]) + f"{path[-1]}: …" + "}" * (len(path) - 1)
         return f"{key} is a key with a dot, as the command line has them; in a file write sections: {nested}"
     known = field_names(root)
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    elsewhere = [each for each in known if each.rpartition(".")[2] == key]
+    close = elsewhere if len(elsewhere) == 1 else difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(each for each in known if '.' not in each)}"
     return f"{name} is {shown(error['input'])}, but there is no such key; {hint}"
 

@@ -24,9 +24,9 @@ from rl_system.config.written import Written, is_nothing
 WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 LARGEST = 2**63 - 1
 LARGEST_FLOAT32 = (2 - 2**-23) * 2.0**127
-DECIMAL = re.compile(r"[-+]?(\d[\d_]*\.?[\d_]*|\.\d[\d_]*)(e[-+]?\d+)?")
-PREFIXED = re.compile(r"([-+]?)0(x[\da-f_]+|b[01_]+)")
-TWO_WAYS = re.compile(r"[-+]?(0[\d_]+|\d[\d_]*(:[0-5]?\d)+)")
+DECIMAL = re.compile(r"[-+]?([0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)(e[-+]?[0-9]+)?")
+PREFIXED = re.compile(r"([-+]?)0(x_*[0-9a-f][0-9a-f_]*|b_*[01][01_]*)")
+TWO_WAYS = re.compile(r"[-+]?(0[0-9_]+|[0-9][0-9_]*(:[0-5]?[0-9])+)")
 """YAML 1.1 reads 010 as 8 and 1:30 as 90, YAML 1.2 does not."""
 NOT_FINITE = re.compile(r"[-+]?\.?(inf|infinity|nan)")
 
@@ -121,7 +121,7 @@ def _checked(value: int | float, wanted: tuple[Any, ...]) -> int | float:
             return value
         raise Wrong("expected a whole number" if float not in wanted else "expected a number")
     if isinstance(value, float) and not math.isfinite(value):
-        raise Wrong("expected a finite number")
+        raise Wrong("expected a finite number" if float in wanted else "expected a whole number, which is finite")
     if float in wanted:
         if abs(value) > LARGEST_FLOAT32:
             raise Wrong(f"expected a number that 32 bits hold, at most {LARGEST_FLOAT32:.4g}")
@@ -136,7 +136,7 @@ def _checked(value: int | float, wanted: tuple[Any, ...]) -> int | float:
 def _settle_members(value: Any, wanted: tuple[Any, ...]) -> Any:
     for each in wanted:
         origin, inner = typing.get_origin(each), typing.get_args(each)
-        if isinstance(each, type) and issubclass(each, BaseModel) and isinstance(value, str):
+        if isinstance(each, type) and issubclass(each, BaseModel) and not isinstance(value, dict | each):
             raise Wrong(_section_expected(each))
         if origin is tuple and not isinstance(value, list | tuple):
             raise Wrong("expected a list")

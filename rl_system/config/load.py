@@ -34,10 +34,24 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
 
 def build_config(values: Mapping[str, Any], overrides: Sequence[str] = (), source: str = "configuration") -> RunConfig:
     """source: where `values` come from, for messages."""
-    values, given = copy.deepcopy(dict(values)), parse_overrides(overrides)
+    overridden, given = copy.deepcopy(dict(values)), parse_overrides(overrides)
     for key, value in given.items():
-        _assign(values, key, value)
-    return check(RunConfig, values, source, given)
+        _assign(overridden, key, value)
+    try:
+        return check(RunConfig, overridden, source, given)
+    except UserError as error:
+        if given and str(error).startswith(f"{source}: ") and _is_right(values):
+            options = " ".join(_option(key, value) for key, value in given.items())
+            raise UserError(f"{source} with {options}{str(error)[len(source) :]}") from None
+        raise
+
+
+def _is_right(values: Mapping[str, Any]) -> bool:
+    try:
+        RunConfig.model_validate(values)
+    except ValidationError:
+        return False
+    return True
 
 
 def check(root: type[Root], values: Mapping[str, Any], source: str, overrides: Mapping[str, str] | None = None) -> Root:
@@ -91,6 +105,8 @@ def parse_overrides(arguments: Sequence[str]) -> dict[str, str]:
                     "value begins with --"
                 )
             text = rest.pop(0)
+        if not all(key.split(".")):
+            raise UserError(f"--{key} names no key; overrides are written --section.key value")
         result.pop(key, None)  # the last one counts, also for what it replaces
         try:
             result[key] = read_word(text)
@@ -126,8 +142,8 @@ def _place(error: ErrorDetails, text: str, source: str, overrides: Mapping[str, 
     """Where a mistake was made: in the override that set its field, or in those that `text` about a section names."""
     name = dotted(error["loc"])
     for key, value in overrides.items():
-        unknown = error["type"] == "extra_forbidden" and key.startswith(f"{name}.")
-        if unknown or (name and f"{name}.".startswith(f"{key}.")):
+        below = error["type"] != "value_error" and name and key.startswith(f"{name}.")
+        if below or (name and f"{name}.".startswith(f"{key}.")):
             return _option(key, value)
     named = [
         _option(key, value)

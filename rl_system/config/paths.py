@@ -28,7 +28,8 @@ def model_place(name: str) -> str:
 
     What begins with `/`, `~` or `.`, has more than one slash, or is there below the working directory, is a directory.
     """
-    is_path = name.startswith(("/", "~", ".")) or name.count("/") > 1 or name.endswith("/") or os.path.exists(name)
+    unusual = name.startswith(("/", "~", ".")) or name.count("/") > 1 or name.endswith("/") or "\0" in name
+    is_path = unusual or os.path.exists(name)
     return str(absolute(name)) if is_path else name
 
 
