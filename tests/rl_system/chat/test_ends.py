@@ -59,6 +59,23 @@ def test_a_call_is_read_alone_whatever_token_ended_the_response(
     assert reader.text(sampled("Hello.", end)) == "Hello."
 
 
+BROKEN = {
+    "hermes": "{}\n<tool_call>\n{{broken\n</tool_call>",
+    "qwen3": "{}\n<tool_call>\n{{broken\n</tool_call>",
+    "llama3": "{}; {{broken",
+    "json": '[{}, {{"name": 3}}]',
+}
+"""A good call and a broken one, by format."""
+
+
+@pytest.mark.parametrize("end", ["<|eot_id|>", "<|eom_id|>", "<|end_of_text|>"])
+@pytest.mark.parametrize("tool_format", FORMATS)
+def test_a_broken_call_beside_a_good_one_is_one_and_the_end_none(tool_format: str, end: str) -> None:
+    text = BROKEN[tool_format].format(write_calls([CALL], tool_format))
+    good, broken = renderer(tool_format).parse(sampled(text, end)).calls
+    assert good == CALL and isinstance(broken, MalformedCall) and end not in broken.reason
+
+
 def test_a_python_tag_before_calls_is_no_end() -> None:
     text = f"<|python_tag|>{write_calls([CALL, CALL], 'llama3')}"
     assert renderer().parse(sampled(text, "<|eom_id|>")) == Response("", "", (CALL, CALL))

@@ -6,7 +6,7 @@ from rl_system.chat.rehearsal import rehearse
 from rl_system.chat.renderer import Renderer
 from rl_system.chat.template import CannotRender, end_of_turn_id
 from rl_system.errors import UserError
-from tests.rl_system.chat.dialogues import HERMES, make_renderer, make_tokenizer
+from tests.rl_system.chat.dialogues import HERMES, make_byte_tokenizer, make_renderer, make_tokenizer
 
 NEEDS_A_USER = (
     "{%- if messages | selectattr('role', 'equalto', 'user') | list | length == 0 %}"
@@ -99,6 +99,36 @@ def test_the_end_of_turn_is_told_where_it_can_be() -> None:
     assert end_of_turn_id(make_tokenizer()) == make_tokenizer().convert_tokens_to_ids("<|im_end|>")
     assert end_of_turn_id(make_tokenizer("{{ messages[0].content }}")) is None
     assert end_of_turn_id(make_tokenizer("{{ 1 / 0 }}")) is None
+
+
+CHATML = (
+    "{%- for message in messages %}{{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}"
+    "{%- endfor %}"
+)
+LLAMA = (
+    "{%- for message in messages %}{{- '<|start_header_id|>' + message.role + '<|end_header_id|>\n\n' }}"
+    "{{- message.content | trim + '<|eot_id|>' }}{% endfor %}"
+)
+MISTRAL = (
+    "{{- bos_token }}{% for message in messages %}{% if message.role == 'assistant' %}"
+    "{{- ' ' + message.content + eos_token }}{% else %}{{- '[INST] ' + message.content + '[/INST]' }}{% endif %}"
+    "{%- endfor %}"
+)
+
+
+@pytest.mark.parametrize("eos", ["</s>", "<|endoftext|>", None])
+@pytest.mark.parametrize(("template", "end"), [(CHATML, "<|im_end|>"), (LLAMA, "<|eot_id|>"), (MISTRAL, "</s>")])
+def test_the_end_of_turn_is_the_templates_whatever_the_tokenizer_calls_the_end(
+    template: str, end: str, eos: str | None
+) -> None:
+    special = ["<s>", "</s>", "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|end_header_id|>",
+               "<|eot_id|>", "[INST]", "[/INST]"]  # fmt: skip
+    tokenizer = make_byte_tokenizer(special, bos_token="<s>", **({} if eos is None else {"eos_token": eos}))
+    tokenizer.chat_template = template.replace("eos_token", f"'{end}'")
+    renderer = Renderer(tokenizer, eos_ids=[])
+    ends = {tokenizer.convert_tokens_to_ids(token) for token in (end, eos) if token is not None}
+    assert renderer.end_id == tokenizer.convert_tokens_to_ids(end) == end_of_turn_id(tokenizer)
+    assert renderer.stop_ids == ends
 
 
 def test_a_template_file_that_is_no_text_is_refused(tmp_path) -> None:
