@@ -24,7 +24,7 @@ from rl_system.chat.agent import GenerationFailed, Limits
 from rl_system.chat.demonstration import written_turn
 from rl_system.chat.renderer import Renderer
 from rl_system.config.run import RunConfig
-from rl_system.endpoint.agent_episode import play_agent
+from rl_system.endpoint.agent_episode import Door, play_agent
 from rl_system.endpoint.parameters import Serving
 from rl_system.endpoint.record import SessionRecord
 from rl_system.endpoint.server import EndpointServer
@@ -72,7 +72,7 @@ async def model_agent(config: RunConfig) -> AsyncIterator[Play]:
         async def play(task: Task, number: int, trial: int, host: EnvironmentHost) -> Episode:
             # As a run numbers the episodes of its evaluations, so that a deterministic one samples the same here.
             key = (EVALUATION_GROUP, number * trials + trial)
-            door = _Door(server, config, key, _ModelSample(config, key, generate))
+            door = model_door(server, config, key, generate)
             return await play_agent(task, number, trial, partial(host.run_agent, task), door, limits)
 
         yield play
@@ -97,6 +97,11 @@ async def scripted_agent(config: RunConfig, name: str) -> AsyncIterator[Play]:
             return episode
 
         yield play
+
+
+def model_door(server: EndpointServer, config: RunConfig, key: tuple[int, int], generate: Generate) -> Door:
+    """The way of the episode `key`, group and index, into `server`, where `generate` answers."""
+    return _Door(server, config, key, _ModelSample(config, key, generate))
 
 
 def _limits(config: RunConfig) -> Limits:

@@ -1,10 +1,12 @@
 """τ²-bench's own agents and orchestrator, unchanged, on its mock domain: `LLMSoloAgent` alone, or `LLMAgent` with a user.
 
-Upstream calls the model through litellm, which is told the endpoint's address and key and nothing else. A split is one of the
-mock domain, played alone; `train+user` is `train` with the scripted user of `envs.tau2`.
+Upstream calls the model through litellm, which is told the endpoint's address and key and nothing else. A split is one of
+the mock domain, played alone; `train+user` is `train` with the scripted user of `envs.tau2`.
 
-What differs from `environment.name: tau2`, which plays the same tasks without upstream's loop: upstream ends an episode
-for words where only calls are read, asks again for an answer that was empty, and its limit of wrong calls is `MAX_ERRORS`.
+Prompts, samples and rewards are those of `environment.name: tau2`, which plays the same tasks without upstream's loop. What
+differs: upstream ends an episode for words where only calls are read, asks again for an answer that was empty, goes on
+after a call in a response that was cut off, and cuts no results; its limit of wrong calls is `MAX_ERRORS`; and an episode
+counts as ended by itself whatever its orchestrator ended it for.
 """
 
 from __future__ import annotations
@@ -33,14 +35,15 @@ MOCK = DOMAINS["mock"]
 WITH_USER = "+user"
 MAX_STEPS, MAX_ERRORS = 60, 5
 WRONG_FORM = ("LLMSoloAgent only supports tool calls", "AssistantMessage must have either content or tool calls")
-"""How the errors begin that upstream raises for what a model wrote: such an episode is worth nothing, and is no fault of the agent's."""
+"""How the errors begin that upstream raises for what a model wrote: such an episode is worth nothing, and no agent is at fault."""
 
 
 def tasks(split: str) -> list[dict]:
     name, alone = split.removesuffix(WITH_USER), not split.endswith(WITH_USER)
-    if name not in MOCK.splits():
-        raise UserError(f"split {split!r} does not exist; use one of {', '.join(MOCK.splits())}, with or without {WITH_USER!r}")
-    return [{"id": each, "alone": alone} for each in MOCK.splits()[name] if not alone or playable_alone(MOCK.task(each))]
+    known = MOCK.splits()
+    if name not in known:
+        raise UserError(f"split {split!r} does not exist; use one of {', '.join(known)}, with or without {WITH_USER!r}")
+    return [{"id": each, "alone": alone} for each in known[name] if not alone or playable_alone(MOCK.task(each))]
 
 
 def run(task: dict, model: Endpoint) -> float:

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 import time
@@ -325,3 +326,15 @@ def test_a_model_plays_an_agent_by_the_same_door_as_in_training(tmp_path, chat_m
     found = summary(tmp_path)
     assert (found["model"], found["temperature"], found["complete"]) == (str(chat_model), 1.0, True)
     assert all(len(episode["turns"]) == 3 for episode in played(tmp_path))
+
+
+def test_the_agent_of_the_guide_is_evaluated_as_it_stands_there(capfd, tmp_path, chat_model, monkeypatch) -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "agents.md").read_text()
+    agent, gold = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+    (tmp_path / "my_agent.py").write_text(f"{agent}\n\n{gold}")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    words = ["--agent", "my_agent.py", "--policy", "gold", "--model.path", str(chat_model), "--environment.processes", "1"]
+    assert main([*words, "--json", "--output", str(tmp_path / "evaluations")]) == 0
+    *episodes, totals = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert len(episodes) == 20 and totals["success_rate"] == 1.0

@@ -33,6 +33,10 @@ class Door:
     def base_url(self) -> str:
         return f"{self.server.base_url}/v1"
 
+    @property
+    def anthropic_base_url(self) -> str:
+        return self.server.base_url
+
 
 def opened(server: EndpointServer, *texts: str, serving: Serving | None = None, gate: asyncio.Event | None = None, **limits) -> Door:
     """A session whose calls are answered with `texts`."""

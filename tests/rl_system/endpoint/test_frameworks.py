@@ -20,6 +20,9 @@ def call(name: str, **arguments) -> str:
 TURNS = [f"Let me add.\n{call('add', a=2, b=3)}", f"{call('add', a=5, b=1)}\n{call('add', a=5, b=2)}", "It is 6 or 7.", "You are welcome."]
 
 
+QUESTIONS = ("What is 2 + 3, and one and two more?", "Thanks.")
+
+
 def add(a: int, b: int) -> str:
     """Add two numbers."""
     return str(a + b)
@@ -37,13 +40,14 @@ def check_exactness(record, done) -> None:
         assert np.array_equal(after.prompt_ids[: len(start)], start)
 
 
-async def with_openai_agents(door: Door, model: str, stream: bool) -> list[str]:
+async def with_openai_agents(
+    door: Door, model: str, stream: bool, instructions: str = "Add.", tools=(add,), questions=QUESTIONS
+) -> list[str]:
     agents.set_tracing_disabled(True)
     connection = AsyncOpenAI(base_url=door.base_url, api_key=door.key, max_retries=0)
     kind = {"responses": agents.OpenAIResponsesModel, "chat": agents.OpenAIChatCompletionsModel}[model]
-    agent = agents.Agent(
-        name="adder", instructions="Add.", model=kind("policy", connection), tools=[agents.function_tool(add)]
-    )
+    offered = [agents.function_tool(tool) for tool in tools]
+    agent = agents.Agent(name="adder", instructions=instructions, model=kind("policy", connection), tools=offered)
 
     async def ask(given):
         if not stream:
@@ -53,19 +57,21 @@ async def with_openai_agents(door: Door, model: str, stream: bool) -> list[str]:
             pass
         return result
 
-    first = await ask("What is 2 + 3, and one and two more?")
-    second = await ask([*first.to_input_list(), {"role": "user", "content": "Thanks."}])
+    first = await ask(questions[0])
+    second = await ask([*first.to_input_list(), {"role": "user", "content": questions[1]}])
     await connection.close()
     return [first.final_output, second.final_output]
 
 
-async def with_pydantic_ai(door: Door, model: str, stream: bool) -> list[str]:
+async def with_pydantic_ai(
+    door: Door, model: str, stream: bool, instructions: str = "Add.", tools=(add,), questions=QUESTIONS
+) -> list[str]:
     if model == "anthropic":
         from anthropic import AsyncAnthropic
         from pydantic_ai.models.anthropic import AnthropicModel
         from pydantic_ai.providers.anthropic import AnthropicProvider
 
-        connection = AsyncAnthropic(base_url=door.server.base_url, api_key=door.key, max_retries=0)
+        connection = AsyncAnthropic(base_url=door.anthropic_base_url, api_key=door.key, max_retries=0)
         chosen = AnthropicModel("policy", provider=AnthropicProvider(anthropic_client=connection))
     else:
         from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
@@ -74,7 +80,7 @@ async def with_pydantic_ai(door: Door, model: str, stream: bool) -> list[str]:
         connection = AsyncOpenAI(base_url=door.base_url, api_key=door.key, max_retries=0)
         kind = OpenAIChatModel if model == "chat" else OpenAIResponsesModel
         chosen = kind("policy", provider=OpenAIProvider(openai_client=connection))
-    agent = pydantic_ai.Agent(chosen, instructions="Add.", tools=[pydantic_ai.Tool(add)])
+    agent = pydantic_ai.Agent(chosen, instructions=instructions, tools=[pydantic_ai.Tool(tool) for tool in tools])
 
     async def read_along(_, events):
         async for _ in events:
@@ -85,8 +91,8 @@ async def with_pydantic_ai(door: Door, model: str, stream: bool) -> list[str]:
         result = await agent.run(text, message_history=history, event_stream_handler=read_along if stream else None)
         return result.output, result.all_messages()
 
-    first, history = await ask("What is 2 + 3, and one and two more?")
-    second, _ = await ask("Thanks.", history)
+    first, history = await ask(questions[0])
+    second, _ = await ask(questions[1], history)
     await connection.close()
     return [first, second]
 
