@@ -12,8 +12,8 @@ from tests.integration.conftest import ROOT
 from tests.integration.test_run import read
 from tests.models import FAMILIES, save_tiny_family
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
-FINISH_S = 250
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1000)]
+FINISH_S = 450
 
 
 @pytest.mark.parametrize("family", FAMILIES)
