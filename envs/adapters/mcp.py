@@ -19,7 +19,8 @@ from typing import Any
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from envs.protocol import Action, Environment, Message, Observation, Score, ToolCall
+from envs.adapters.unseen import Unseen
+from envs.protocol import Action, Environment, Score, ToolCall
 from rl_system.config.environment import EnvironmentConfig
 from rl_system.errors import UserError
 from rl_system.records import Ending, Task
@@ -72,7 +73,7 @@ def adapt(
     return list_tasks, make_environment
 
 
-class McpEnvironment:
+class McpEnvironment(Unseen):
     """Protocol and threading rules as in `envs.protocol.Environment`."""
 
     def __init__(
@@ -84,13 +85,11 @@ class McpEnvironment:
         tools: Collection[str] | None,
         variables: Mapping[str, str] | None,
     ) -> None:
+        super().__init__()
         self._command, self._task, self._score = command, task, score
         self._instructions, self._allowed, self._variables = instructions, tools, variables
         self._server = contextlib.ExitStack()
         self._episode = ToolEpisode(self._ask)
-        self._unseen: list[Message] = []
-        self._ended: Ending | None = None
-        self._errors = 0
         self._tools: list[dict[str, Any]] = []
 
     def reset(self) -> None:
@@ -117,11 +116,6 @@ class McpEnvironment:
 
     def tools(self) -> list[dict[str, Any]]:
         return self._tools
-
-    def observe(self) -> Observation:
-        seen = Observation(self._unseen, self._ended, self._errors)
-        self._unseen, self._errors = [], 0
-        return seen
 
     def step(self, action: Action) -> None:
         if not action.tool_calls:

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from envs.protocol import Action, Message, Observation, Score
+from envs.adapters.unseen import Unseen
+from envs.protocol import Action, Score
 from rl_system.errors import UserError
 from rl_system.records import Ending, Task
 
@@ -40,17 +41,15 @@ def seed_tasks(module: str, domain: str, seeds: Mapping[str, Sequence[int]], spl
     return [Task(module, domain, str(seed), split) for seed in seeds[split]]
 
 
-class SteppingEnvironment(ABC):
+class SteppingEnvironment(Unseen, ABC):
     """An environment of the protocol (`envs.protocol.Environment`) around `begin` and `act`.
 
     instructions: the system message. parameters: JSON schema of the tool's arguments, an object.
     """
 
     def __init__(self, instructions: str, parameters: dict[str, Any]) -> None:
+        super().__init__()
         self._instructions, self._parameters = instructions, parameters
-        self._unseen: list[Message] = []
-        self._ended: Ending | None = None
-        self._errors = 0
         self._rewards: list[float] = []
 
     @abstractmethod
@@ -71,11 +70,6 @@ class SteppingEnvironment(ABC):
     def tools(self) -> list[dict[str, Any]]:
         function = {"name": TOOL, "description": "Act in the environment.", "parameters": self._parameters}
         return [{"type": "function", "function": function}]
-
-    def observe(self) -> Observation:
-        seen = Observation(self._unseen, self._ended, self._errors)
-        self._unseen, self._errors = [], 0
-        return seen
 
     def step(self, action: Action) -> None:
         if not action.tool_calls:

@@ -78,7 +78,12 @@ BLOCKS = {
     "tool_use": Fields(frozenset({"type", "id", "name", "input"}), CACHED | {"caller": "it is always the model"}),
     "tool_result": Fields(frozenset({"type", "tool_use_id", "content", "is_error"}), CACHED),
 }
-BLOCKS_OF = {"user": ("text", "tool_result"), "assistant": ("text", "thinking", "tool_use"), "system": ("text",)}
+_TEXT = {"text": BLOCKS["text"]}
+BLOCKS_OF = {
+    "user": _TEXT | {"tool_result": BLOCKS["tool_result"]},
+    "assistant": _TEXT | {"thinking": BLOCKS["thinking"], "tool_use": BLOCKS["tool_use"]},
+    "system": _TEXT,
+}
 METADATA = Fields(frozenset({"user_id"}))
 
 
@@ -156,16 +161,14 @@ def _read_tool_choice(choice: Any) -> bool:
 
 
 def _read_system(content: Any, where: str) -> list[Message]:
-    return [{"role": "system", "content": _texts(content, "system", where)}]
+    return [{"role": "system", "content": parameters.texts(content, where, _TEXT)}]
 
 
 def read_message(message: Any, where: str) -> list[Message]:
     """The messages that one of this protocol stands for: of a user's, every result of a tool is one."""
     message = MESSAGE.check(message, where)
-    role = message.get("role")
-    if role not in BLOCKS_OF:
-        raise Refused(f"{where}role is {role!r}; it must be one of {', '.join(BLOCKS_OF)}", parameter=f"{where}role")
-    blocks = _blocks(message.get("content"), role, f"{where}content")
+    role = parameters.role(message, BLOCKS_OF, where)
+    blocks = parameters.parts(message.get("content"), f"{where}content", BLOCKS_OF[role])
     if role == "assistant":
         return [_read_assistant(blocks)]
     read: list[Message] = []
@@ -208,36 +211,11 @@ def _read_call(block: dict[str, Any], where: str) -> dict[str, Any]:
 
 def _read_result(block: dict[str, Any], where: str) -> Message:
     """Whether a result is an error is said in words: templates know of no other way."""
-    content = _texts(block.get("content", ""), "system", f"{where}content")
+    content = parameters.texts(block.get("content", ""), f"{where}content", _TEXT)
     if parameters.flag(block, "is_error", where=where) and not content.lower().startswith("error"):
         content = f"Error: {content}"
     identity = parameters.text(block, "tool_use_id", where=where).removeprefix(CALL_PREFIX)
     return {"role": "tool", "content": content, "tool_call_id": identity}
-
-
-def _texts(content: Any, role: str, where: str) -> str:
-    """Several texts are one, on lines of their own."""
-    return "\n".join(parameters.text(block, "text", where=at) for block, at in _blocks(content, role, where))
-
-
-def _blocks(content: Any, role: str, where: str) -> list[tuple[dict[str, Any], str]]:
-    """Blocks of the kinds that `role` may have, each with its path."""
-    if isinstance(content, str):
-        return [({"type": "text", "text": content}, where)]
-    if not isinstance(content, list):
-        raise Refused(f"{where} must be a string or an array of blocks", parameter=where)
-    read = []
-    for index, block in enumerate(content):
-        at = f"{where}[{index}]."
-        kind = block.get("type") if isinstance(block, dict) else None
-        if kind not in BLOCKS_OF[role]:
-            raise Refused(
-                f"{where}[{index}] is of type {kind!r}; of a message of the {role} {' and '.join(BLOCKS_OF[role])} are read: "
-                f"{TEXT_ONLY}",
-                parameter=where,
-            )
-        read.append((BLOCKS[kind].check(block, at), at))
-    return read
 
 
 def answer(asked: Asked, call: Call, renderer: Renderer, created: int) -> bytes:

@@ -92,7 +92,7 @@ MESSAGES = {
     ),
     "tool": Fields(frozenset({"role", "content", "tool_call_id"}), {"name": "the call says which tool it was"}),
 }
-TEXT_PART = Fields(frozenset({"type", "text"}), {"cache_control": "the prefix cache is always on"})
+PARTS = {"text": Fields(frozenset({"type", "text"}), {"cache_control": "the prefix cache is always on"})}
 TOOL = Fields(frozenset({"type", "function"}), {"cache_control": "the prefix cache is always on"})
 FUNCTION = Fields(
     frozenset({"name", "description", "parameters"}),
@@ -172,13 +172,11 @@ def read_tool_choice(choice: Any) -> bool:
 
 
 def read_message(message: Any, where: str) -> list[Message]:
-    role = message.get("role") if isinstance(message, dict) else None
-    if role not in MESSAGES:
-        raise Refused(f"{where}role is {role!r}; it must be one of {', '.join(MESSAGES)}", parameter=f"{where}role")
+    role = parameters.role(message, MESSAGES, where)
     message = MESSAGES[role].check(message, where)
     read: Message = {
         "role": "system" if role == "developer" else role,
-        "content": read_content(message.get("content", ""), f"{where}content"),
+        "content": parameters.texts(message.get("content", ""), f"{where}content", PARTS),
     }
     if "name" in message and role != "tool":
         read["name"] = parameters.text(message, "name", where=where)
@@ -193,22 +191,6 @@ def read_message(message: Any, where: str) -> list[Message]:
         if calls:
             read["tool_calls"] = calls
     return [read]
-
-
-def read_content(content: Any, where: str) -> str:
-    """Several texts are one, on lines of their own."""
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        raise Refused(f"{where} must be a string or an array of parts", parameter=where)
-    texts = []
-    for index, part in enumerate(content):
-        kind = part.get("type") if isinstance(part, dict) else None
-        if kind != "text":
-            raise Refused(f"{where}[{index}] is of type {kind!r}, and {TEXT_ONLY}", parameter=where)
-        part = TEXT_PART.check(part, f"{where}[{index}].")
-        texts.append(parameters.text(part, "text", where=f"{where}[{index}]."))
-    return "\n".join(texts)
 
 
 def _read_call(call: Any, where: str) -> dict[str, Any]:

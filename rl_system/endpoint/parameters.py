@@ -5,7 +5,7 @@ Invariant: nothing is silently ignored. A field that no protocol file knows is r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -84,6 +84,37 @@ def offered(tools: list[Any], kinds: tuple[str | None, ...], which: str) -> Iter
         if kind not in kinds:
             raise Refused(f"{where}type is {kind!r}; {which} alone can be offered", parameter=f"{where}type")
         yield tool, where
+
+
+def parts(content: Any, where: str, kinds: Mapping[str, Fields]) -> list[tuple[dict[str, Any], str]]:
+    """The parts of `content`, checked, each with its path; a string is one part of the first kind. kinds: by their type, what
+    parts there may be."""
+    if isinstance(content, str):
+        return [({"type": next(iter(kinds)), "text": content}, where)]
+    if not isinstance(content, list):
+        raise Refused(f"{where} must be a string or an array of parts", parameter=where)
+    read = []
+    for index, part in enumerate(content):
+        kind = part.get("type") if isinstance(part, dict) else None
+        if not isinstance(kind, str) or kind not in kinds:
+            allowed = " and ".join(kinds)
+            raise Refused(f"{where}[{index}] is of type {_shown(kind)}; {allowed} can be read: {TEXT_ONLY}", parameter=where)
+        at = f"{where}[{index}]."
+        read.append((kinds[kind].check(part, at), at))
+    return read
+
+
+def texts(content: Any, where: str, kinds: Mapping[str, Fields]) -> str:
+    """The texts of `content` as one, on lines of their own. See `parts`."""
+    return "\n".join(text(part, "text", where=at) for part, at in parts(content, where, kinds))
+
+
+def role(message: Any, roles: Collection[str], where: str) -> str:
+    """The role of `message`, one of `roles`."""
+    given = message.get("role") if isinstance(message, dict) else None
+    if not isinstance(given, str) or given not in roles:
+        raise Refused(f"{where}role is {_shown(given)}; it must be one of {', '.join(roles)}", parameter=f"{where}role")
+    return given
 
 
 def whole_number(body: dict[str, Any], name: str, least: int | None = None) -> int | None:

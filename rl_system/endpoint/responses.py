@@ -231,9 +231,9 @@ def _read_items(items: list[Any], first: int) -> list[Message]:
 def _add_to_answer(answer: Message, kind: str, item: dict[str, Any], where: str) -> None:
     match kind:
         case "reasoning":
-            answer["reasoning"] = _texts(item.get("content", []), f"{where}content")
+            answer["reasoning"] = parameters.texts(item.get("content", []), f"{where}content", PARTS)
         case "message":
-            answer["content"] = _texts(item.get("content"), f"{where}content")
+            answer["content"] = parameters.texts(item.get("content"), f"{where}content", PARTS)
         case "function_call":
             arguments = read_arguments(parameters.text(item, "arguments", "", where))
             function = {"name": parameters.text(item, "name", where=where), "arguments": arguments}
@@ -242,30 +242,13 @@ def _add_to_answer(answer: Message, kind: str, item: dict[str, Any], where: str)
 
 
 def _read_message(item: dict[str, Any], where: str) -> Message:
-    role = item.get("role")
-    if role not in ROLES:
-        raise Refused(f"{where}role is {role!r}; it must be one of {', '.join(ROLES)}", parameter=f"{where}role")
-    return {"role": "system" if role == "developer" else role, "content": _texts(item.get("content"), f"{where}content")}
+    role = parameters.role(item, ROLES, where)
+    return {"role": "system" if role == "developer" else role, "content": parameters.texts(item.get("content"), f"{where}content", PARTS)}
 
 
 def _read_output(item: dict[str, Any], where: str) -> Message:
     identity = parameters.text(item, "call_id", where=where).removeprefix("call_")
-    return {"role": "tool", "content": _texts(item.get("output"), f"{where}output"), "tool_call_id": identity}
-
-
-def _texts(content: Any, where: str) -> str:
-    """Several texts are one, on lines of their own."""
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        raise Refused(f"{where} must be a string or an array of parts", parameter=where)
-    texts = []
-    for index, part in enumerate(content):
-        kind = part.get("type") if isinstance(part, dict) else None
-        if kind not in PARTS:
-            raise Refused(f"{where}[{index}] is of type {kind!r}, and {TEXT_ONLY}", parameter=where)
-        texts.append(parameters.text(PARTS[kind].check(part, f"{where}[{index}]."), "text", where=f"{where}[{index}]."))
-    return "\n".join(texts)
+    return {"role": "tool", "content": parameters.texts(item.get("output"), f"{where}output", PARTS), "tool_call_id": identity}
 
 
 def answer(asked: Asked, call: Call, renderer: Renderer, created: int) -> bytes:
