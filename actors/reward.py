@@ -13,6 +13,7 @@ from ray.actor import ActorHandle
 
 from rl_system.algorithms import score_group
 from rl_system.algorithms.groups import ScoredGroup
+from rl_system.allocation.drops import ZERO_SIGNAL
 from rl_system.config.run import RunConfig
 from rl_system.records import Episode
 from rl_system.tracking.episodes import write_episodes
@@ -35,9 +36,10 @@ class Reward:
         self.scored[group_id] = (members, group)
         if self.config.tracking.save_episodes:
             file = self.directory / f"group_{group_id:06}.jsonl"
-            await asyncio.to_thread(write_episodes, file, members, group.advantages, group.credits)
+            dropped = None if group.sequences else ZERO_SIGNAL
+            await asyncio.to_thread(write_episodes, file, members, group.advantages, group.credits, dropped)
         if not group.sequences:
-            await self.controller.drop_group.remote(group_id, "zero_signal")
+            await self.controller.drop_group.remote(group_id, ZERO_SIGNAL)
             return
         await self.dispatcher.add_group.remote(group_id, group.sequences)
         await self.controller.finish_group.remote(group_id)

@@ -36,6 +36,7 @@ from rl_system.records import TrainBatch, Weights
 from rl_system.tracking.batches import write_batch
 from rl_system.tracking.episodes import write_episodes
 from rl_system.tracking.evaluation import evaluation_metrics
+from rl_system.tracking.events import TRAINED
 from rl_system.tracking.failure_book import told
 from rl_system.tracking.remarks import StepRemarks
 from rl_system.tracking.tracker import FINISHED, Tracker
@@ -245,6 +246,7 @@ class Run:
         method = "tree" if self._metrics["tree/used"] >= 0.5 else "dense"
         self._metrics |= await self.rebalancer.consult(spent["generated_tokens"], method)
         self.tracker.step(self.step, self._metrics)
+        self.tracker.event(TRAINED, groups=self._updated_on.group_ids)
         for remark in self._remarks.of(self.step, self._metrics):
             self.tracker.event("remark", text=remark)
             self.tracker.progress.note(remark)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
+ZERO_SIGNAL = "zero_signal"
 REASONS = {
-    "zero_signal": "had no signal: the policy solves all of these tasks or none; use a longer warm start, other tasks or "
+    ZERO_SIGNAL: "had no signal: the policy solves all of these tasks or none; use a longer warm start, other tasks or "
     "larger groups",
     "failed": "failed: an environment or a rollout worker broke each time their episodes were tried; failures.log in the "
     "run's directory tells how",

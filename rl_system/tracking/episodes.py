@@ -19,9 +19,10 @@ def write_episodes(
     episodes: Sequence[Episode],
     advantages: np.ndarray | None = None,
     credits: Sequence[np.ndarray] | None = None,
+    dropped: str | None = None,
 ) -> None:
     """Write `episodes` to `path`, complete or not at all, in place of what is there. advantages: [episodes], where they
-    were compared; credits: of each, [turns], its turns' own.
+    were compared; credits: of each, [turns], its turns' own. dropped: why nothing is trained on them.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = []
@@ -32,6 +33,8 @@ def write_episodes(
         if credits is not None:
             for turn, credit in zip(line["turns"], credits[position], strict=True):
                 turn["advantage"] = float(credit)
+        if dropped is not None:
+            line["dropped"] = dropped
         lines.append(to_json(line) + "\n")
     replace_file(path, "".join(lines))
 
