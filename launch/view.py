@@ -3,7 +3,7 @@
     python -m launch.view                      all runs in runs/
     python -m launch.view runs/A runs/B        these
 
-It reads the runs' files and writes none there. The address that it prints carries a token; nobody without it sees anything.
+It reads the runs' files and writes none there. The address that it prints carries a token; without it nothing is shown.
 """
 
 from __future__ import annotations
@@ -27,11 +27,20 @@ def main(arguments: list[str] | None = None) -> int:
     parser = Parser(
         prog="python -m launch.view", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("runs", nargs="*", type=Path, default=[Path("runs")],
-                        help="run directories, or directories with runs in them (default: runs)")  # fmt: skip
+    parser.add_argument(
+        "runs",
+        nargs="*",
+        type=Path,
+        default=[Path("runs")],
+        help="run directories, or directories with runs in them (default: runs)",
+    )
     parser.add_argument("--port", type=port(), help=f"default: the first free one from {PORT} on")
-    parser.add_argument("--tokenizer", type=Path, metavar="FILE",
-                        help="a tokenizer.json for runs without a checkpoint yet; tokens are shown as ids without")  # fmt: skip
+    parser.add_argument(
+        "--tokenizer",
+        type=Path,
+        metavar="FILE",
+        help="a tokenizer.json for runs without a checkpoint yet; tokens are shown as ids without",
+    )
     return run_command(lambda: view(parser.parse_args(arguments)))
 
 
@@ -49,9 +58,15 @@ def view(options: argparse.Namespace) -> None:
     number, token = listening.getsockname()[1], secrets.token_urlsafe(24)
     server = uvicorn.Server(
         uvicorn.Config(
-            make_app(api, token, number, stopping=lambda: server.should_exit), http="httptools", ws="none", lifespan="off",
-            log_config=None, access_log=False, server_header=False, timeout_graceful_shutdown=2,
-        )  # fmt: skip
+            make_app(api, token, number, stopping=lambda: server.should_exit),
+            http="httptools",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=2,
+        )
     )
     print(f"http://{LOOPBACK}:{number}/?token={token}", flush=True)
     print("Ctrl-C ends the viewer; the runs do not notice.", flush=True)

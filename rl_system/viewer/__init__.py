@@ -1,1 +1,1 @@
-"""The viewer: what runs left, and leave, on disk, shown in a browser. It reads run directories and writes nothing into them."""
+"""The viewer: what runs left, and leave, on disk, shown in a browser. It writes nothing into run directories."""

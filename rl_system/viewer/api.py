@@ -17,13 +17,13 @@ from rl_system.viewer.index import cache_directory
 from rl_system.viewer.live_run import CLOCK, LiveRun
 from rl_system.viewer.runs import find_runs
 from rl_system.viewer.token_texts import TokenTexts, newest_tokenizer
-from rl_system.viewer.transcripts import difference, turns_of, whole_sequence
+from rl_system.viewer.transcripts import comparable_turns, difference, turns_of, whole_sequence
 
 BINS = 20
 SHOWN = (
-    "e.key AS id, e.grp AS 'group', e.idx AS 'index', e.task, e.domain, e.environment, e.split, t.step, e.reward, e.advantage, e.ended, "
-    f"e.turns, e.tokens, e.errors, e.version_min, e.version_max, {STALENESS} AS staleness, e.seconds, e.dropped, e.failure, "
-    "e.evaluation, e.at"
+    "e.key AS id, e.grp AS 'group', e.idx AS 'index', e.task, e.domain, e.environment, e.split, t.step, e.reward, "
+    "e.advantage, e.ended, e.turns, e.tokens, e.errors, e.version_min, e.version_max, "
+    f"{STALENESS} AS staleness, e.seconds, e.dropped, e.failure, e.evaluation, e.at"
 )
 
 
@@ -39,7 +39,9 @@ class Api:
         self._live: dict[str, LiveRun] = {}
         self._texts: dict[Path, TokenTexts | None] = {}
         if not self._find():
-            raise UserError(f"no run lies in {', '.join(map(str, folders))}; a run has metrics.jsonl, events.jsonl and episodes")
+            raise UserError(
+                f"no run lies in {', '.join(map(str, folders))}; a run has metrics.jsonl, events.jsonl and episodes"
+            )
 
     def runs(self) -> list[dict[str, Any]]:
         self._find()
@@ -81,10 +83,14 @@ class Api:
             f"SELECT {SHOWN} FROM {FROM} WHERE {filters.where} ORDER BY {filters.order} LIMIT ? OFFSET ?",
             (*filters.values, filters.limit, filters.offset),
         )
-        return {"total": total[0][0] if total else 0, "indexing": run.is_indexing, "episodes": [_shown(row) for row in rows]}
+        return {
+            "total": total[0][0] if total else 0,
+            "indexing": run.is_indexing,
+            "episodes": [_shown(row) for row in rows],
+        }
 
     def histogram(self, name: str, given: Mapping[str, str]) -> dict[str, Any]:
-        """Rewards of the episodes that the filters leave: `edges` [bins + 1], `counts` [bins]; the last bin has both edges."""
+        """Rewards of the episodes that the filters leave: `edges` [bins + 1], `counts` [bins]; the last bin has both."""
         given = dict(given)
         bins = int(_number("bins", given.pop("bins", ""), BINS))
         if not 1 <= bins <= 200:
@@ -106,8 +112,8 @@ class Api:
     def steps(self, name: str) -> list[dict[str, Any]]:
         """What each policy update trained on."""
         rows = self._run(name).index.select(
-            "SELECT t.step, COUNT(DISTINCT e.grp), COUNT(*), AVG(e.reward) FROM trained t JOIN episodes e ON e.grp = t.grp "
-            "GROUP BY t.step ORDER BY t.step"
+            "SELECT t.step, COUNT(DISTINCT e.grp), COUNT(*), AVG(e.reward) FROM trained t "
+            "JOIN episodes e ON e.grp = t.grp GROUP BY t.step ORDER BY t.step"
         )
         return [dict(zip(("step", "groups", "episodes", "reward"), row, strict=True)) for row in rows]
 
@@ -124,17 +130,25 @@ class Api:
 
     def diff(self, name: str, group: int, a: str, b: str) -> dict[str, Any]:
         run = self._run(name)
-        lines = [self._line(run, f"g{group:06}.{int(_number(side, text, 0))}") for side, text in (("a", a), ("b", b or "1"))]
-        return difference(*map(whole_sequence, lines), self._texts_of(run))
+        lines = [
+            self._line(run, f"g{group:06}.{int(_number(side, text, 0))}") for side, text in (("a", a), ("b", b or "1"))
+        ]
+        turns = comparable_turns(*lines)
+        sequences = [whole_sequence(line, turn) for line, turn in zip(lines, turns, strict=True)]
+        return difference(*sequences, self._texts_of(run)) | {"turns": list(turns)}
 
     def episode(self, name: str, key: str) -> dict[str, Any]:
         run = self._run(name)
         line = self._line(run, key)
-        (row,) = run.index.select(f"SELECT {SHOWN} FROM {FROM} WHERE e.key = ? ORDER BY e.id DESC LIMIT 1", (key,)) or [None]
+        (row,) = run.index.select(f"SELECT {SHOWN} FROM {FROM} WHERE e.key = ? ORDER BY e.id DESC LIMIT 1", (key,)) or [
+            None
+        ]
         shown = _shown(row) if row is not None else {"id": key}
-        others = [] if shown.get("group") is None else run.index.select(
-            "SELECT key FROM episodes WHERE grp = ? ORDER BY idx", (shown["group"],)
-        )  # fmt: skip
+        others = (
+            []
+            if shown.get("group") is None
+            else run.index.select("SELECT key FROM episodes WHERE grp = ? ORDER BY idx", (shown["group"],))
+        )
         return shown | {
             "reward_parts": line.get("reward_parts", {}),
             "counts": line.get("counts", {}),

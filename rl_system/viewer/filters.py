@@ -14,18 +14,35 @@ STALENESS = "(t.step - 1 - e.version_min)"
 """Policy updates between an episode's oldest token and the update that trained on it."""
 TEXTS = {name: f"e.{name}" for name in ("environment", "task", "domain", "split", "ended")}
 LEAST = {
-    "reward_min": "e.reward >=", "reward_max": "e.reward <=", "errors_min": "e.errors >=", "turns_min": "e.turns >=",
-    "turns_max": "e.turns <=", "staleness_min": f"{STALENESS} >=", "step": "t.step =", "evaluation": "e.evaluation =",
+    "reward_min": "e.reward >=",
+    "reward_max": "e.reward <=",
+    "errors_min": "e.errors >=",
+    "turns_min": "e.turns >=",
+    "turns_max": "e.turns <=",
+    "staleness_min": f"{STALENESS} >=",
+    "step": "t.step =",
+    "evaluation": "e.evaluation =",
     "group": "e.grp =",
-}  # fmt: skip
-FLAGS = {"trained": "t.step IS NOT NULL", "dropped": "e.dropped IS NOT NULL", "evaluated": "e.evaluation IS NOT NULL",
-         "failed": "e.failure IS NOT NULL"}  # fmt: skip
+}
+FLAGS = {
+    "trained": "t.step IS NOT NULL",
+    "dropped": "e.dropped IS NOT NULL",
+    "evaluated": "e.evaluation IS NOT NULL",
+    "failed": "e.failure IS NOT NULL",
+}
 SORTS = {
-    "newest": "e.at DESC, e.id DESC", "oldest": "e.at, e.id", "reward": "e.reward DESC, e.id DESC", "-reward": "e.reward, e.id DESC",
-    "turns": "e.turns DESC, e.id DESC", "tokens": "e.tokens DESC, e.id DESC", "errors": "e.errors DESC, e.id DESC",
-    "seconds": "e.seconds DESC, e.id DESC", "staleness": f"{STALENESS} DESC, e.id DESC",
-    "advantage": "e.advantage DESC, e.id DESC", "-advantage": "e.advantage, e.id DESC",
-}  # fmt: skip
+    "newest": "e.at DESC, e.id DESC",
+    "oldest": "e.at, e.id",
+    "reward": "e.reward DESC, e.id DESC",
+    "-reward": "e.reward, e.id DESC",
+    "turns": "e.turns DESC, e.id DESC",
+    "tokens": "e.tokens DESC, e.id DESC",
+    "errors": "e.errors DESC, e.id DESC",
+    "seconds": "e.seconds DESC, e.id DESC",
+    "staleness": f"{STALENESS} DESC, e.id DESC",
+    "advantage": "e.advantage DESC, e.id DESC",
+    "-advantage": "e.advantage, e.id DESC",
+}
 MOST = 1000
 """Episodes of one answer."""
 OTHERS = ("q", "version", "sort", "offset", "limit")
@@ -77,7 +94,9 @@ def read_filters(given: Mapping[str, str]) -> Filters:
 
 
 def _match(text: str) -> str:
-    """A full-text query for episodes with all words of `text`, each the beginning of one; words in quotes stand together."""
+    """A full-text query for episodes with all words of `text`, each the beginning of one; words in quotes stand
+    together.
+    """
     parts, phrases = text.replace("\0", " ").split('"'), []
     for position, part in enumerate(parts):
         phrases += [part] if position % 2 else part.split()

@@ -1,7 +1,8 @@
 """What the viewer knows of a run's episodes: an SQLite file beside no run, in the user's cache.
 
-Owns the index. Invariants: it can be thrown away at any time and is made anew from the run's files; an episode's row tells
-where its line lies, so that one is read without the others; a file is read again only where it changed. Two viewers may share it.
+Owns the index. Invariants: it can be thrown away at any time and is made anew from the run's files; an episode's row
+tells where its line lies, so that one is read without the others; a file is read again only where it changed. Two viewers
+may share it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ BUSY_S = 30.0
 
 SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS files (
-    id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT UNIQUE, inode INTEGER, size INTEGER, modified INTEGER, broken INTEGER);
+    id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT UNIQUE, inode INTEGER, size INTEGER, modified INTEGER,
+    broken INTEGER);
 CREATE TABLE IF NOT EXISTS episodes (
     id INTEGER PRIMARY KEY AUTOINCREMENT, file INTEGER, offset INTEGER, length INTEGER, {", ".join(COLUMNS)});
 CREATE INDEX IF NOT EXISTS by_file ON episodes (file);
@@ -80,8 +82,8 @@ class Index:
         """Counts how often the file was made anew: connections to an old one are of no use."""
 
     def refresh(self) -> int:
-        """Read what changed since the last time, and forget what is gone; the number of files read. Returns at once where
-        another thread is at it.
+        """Read what changed since the last time, and forget what is gone; the number of files read. Returns at once
+        where another thread is at it.
         """
         if not self._lock.acquire(blocking=False):
             return 0
@@ -121,7 +123,7 @@ class Index:
         return Place(*rows[0]) if rows else None
 
     def read(self, key: str) -> dict[str, Any] | None:
-        """The whole line of an episode; None where there is none, or where its file changed under the reader's hands."""
+        """The whole line of an episode; None where there is none, or where its file just changed."""
         place = self.place(key)
         path = self.run.file("episodes", place.file) if place is not None else None
         if path is None:
@@ -143,7 +145,9 @@ class Index:
 
     def _refresh(self) -> int:
         there = dict(self._files())
-        known = {name: tuple(rest) for name, *rest in self._write().execute("SELECT name, inode, size, modified FROM files")}
+        known = {
+            name: tuple(rest) for name, *rest in self._write().execute("SELECT name, inode, size, modified FROM files")
+        }
         changed = [name for name, status in there.items() if known.get(name) != status]
         gone = [name for name in known if name not in there]
         if gone:

@@ -71,8 +71,8 @@ class LiveRun:
         return self._config[1]
 
     def state(self) -> str:
-        """`finished`; `running`; `stopped`: ended in order before its last step; `killed`: its process is gone and had no
-        time to say so; `quiet`: somewhere else, and has written nothing for a while.
+        """`finished`; `running`; `stopped`: ended in order before its last step; `killed`: its process is gone and had
+        no time to say so; `quiet`: somewhere else, and has written nothing for a while.
         """
         lock = self.folder.file("run.lock")
         if lock is not None:
@@ -90,7 +90,7 @@ class LiveRun:
 
     def summary(self) -> dict[str, Any]:
         """One line of the list of runs."""
-        last = self.metrics.lines[-1] if self.metrics.lines else {}
+        last = next((line for line in reversed(self.metrics.lines) if isinstance(line.get("step"), int)), {})
         rates = [event.get("eval/success_rate") for event in self.events.lines if event.get("event") == EVALUATION]
         steps, environment = self.config.get("steps"), self.config.get("environment") or {}
         return {
@@ -123,7 +123,9 @@ def trained_steps(events: list[dict[str, Any]]) -> dict[int, int]:
     return {
         group: event["step"]
         for event in events
-        if event.get("event") == TRAINED and isinstance(event.get("step"), int) and isinstance(event.get("groups"), list)
+        if event.get("event") == TRAINED
+        and isinstance(event.get("step"), int)
+        and isinstance(event.get("groups"), list)
         for group in event["groups"]
         if isinstance(group, int)
     }

@@ -8,9 +8,27 @@ from collections.abc import Mapping
 from typing import Any
 
 COLUMNS = (
-    "key", "grp", "idx", "evaluation", "environment", "domain", "task", "split", "reward", "advantage", "ended", "turns", "tokens",
-    "errors", "version_min", "version_max", "seconds", "dropped", "failure", "at",
-)  # fmt: skip
+    "key",
+    "grp",
+    "idx",
+    "evaluation",
+    "environment",
+    "domain",
+    "task",
+    "split",
+    "reward",
+    "advantage",
+    "ended",
+    "turns",
+    "tokens",
+    "errors",
+    "version_min",
+    "version_max",
+    "seconds",
+    "dropped",
+    "failure",
+    "at",
+)
 ERRORS = ("tool_errors", "malformed_calls", "evaluator_errors")
 """Counts of an episode that make up its `errors`."""
 WORDS_KEPT = 400_000
@@ -18,8 +36,8 @@ WORDS_KEPT = 400_000
 
 
 def row_of(line: Mapping[str, Any], file: Mapping[str, str | None], number: int, at: float) -> dict[str, Any] | None:
-    """A row with `COLUMNS`; None for an object that is no episode. file: the numbers in its file's name. number: its line,
-    from 0. at: seconds since the epoch when it was written.
+    """A row with `COLUMNS`; None for an object that is no episode. file: the numbers in its file's name. number: its
+    line, from 0. at: seconds since the epoch when it was written.
     """
     task, turns = line.get("task"), line.get("turns")
     if not isinstance(task, dict) or not isinstance(turns, list) or not isinstance(line.get("transcript"), list):
@@ -41,8 +59,15 @@ def row_of(line: Mapping[str, Any], file: Mapping[str, str | None], number: int,
         "grp": group,
         "idx": index if isinstance(index, int) else number,
         "evaluation": evaluation,
-        **{column: str(task.get(name, "")) for column, name in
-           (("environment", "environment"), ("domain", "domain"), ("task", "task_id"), ("split", "split"))},
+        **{
+            column: str(task.get(name, ""))
+            for column, name in (
+                ("environment", "environment"),
+                ("domain", "domain"),
+                ("task", "task_id"),
+                ("split", "split"),
+            )
+        },
         "reward": number_of(line.get("reward")),
         "advantage": number_of(line.get("advantage")),
         "ended": str(line.get("ended", "")),
@@ -55,7 +80,7 @@ def row_of(line: Mapping[str, Any], file: Mapping[str, str | None], number: int,
         "dropped": str(line["dropped"]) if line.get("dropped") else None,
         "failure": f"{failure.get('of')}: {failure.get('what')}" if failure else None,
         "at": at,
-    }  # fmt: skip
+    }
 
 
 def words_of(line: Mapping[str, Any]) -> str:

@@ -51,7 +51,9 @@ def find_runs(folders: Sequence[Path]) -> dict[str, RunFolder]:
     found: dict[str, RunFolder] = {}
     for folder in folders:
         if not folder.is_dir():
-            raise UserError(f"{folder} is no directory; give runs (runs/<name>), or directories with runs in them (runs)")
+            raise UserError(
+                f"{folder} is no directory; give runs (runs/<name>), or directories with runs in them (runs)"
+            )
         try:
             paths = [folder.resolve()] if is_run(folder) else sorted(_runs_in(folder.resolve()))
         except PermissionError as error:

@@ -1,7 +1,6 @@
 """The viewer's HTTP server: the API, the pages' files, and a stream that says when a run grew.
 
-Invariants: nothing is answered without the token; no page may load or run anything that is not one of the files in `static`;
-transcripts leave here as JSON alone.
+Invariants: nothing is answered without the token; no page may load or run anything but the files in `static`; transcripts leave here as JSON alone.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ from rl_system.viewer.api import Api, NotFound
 
 STATIC = Path(__file__).parent / "static"
 HEADERS = {
-    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "cross-origin-opener-policy": "same-origin",
@@ -43,8 +42,8 @@ MOST_BODY = 10_000
 
 
 def make_app(api: Api, token: str, port: int, stopping: Callable[[], bool] = lambda: False) -> ASGIApp:
-    """token: what a browser or program must show. port: keeps the cookies of viewers on one machine apart. stopping: the
-    stream ends once it says so.
+    """token: what a browser or program must show. port: keeps the cookies of viewers on one machine apart. stopping:
+    the stream ends once it says so.
     """
     views = Views()
 
@@ -138,13 +137,18 @@ class Guard:
             return
         bearer = request.headers.get("authorization", "")
         if not (self._is(request.cookies.get(self._cookie)) or self._is(bearer.removeprefix("Bearer "))):
-            refusal = PlainTextResponse("open the address that the command printed: it carries the token\n", 401, HEADERS)
+            refusal = PlainTextResponse(
+                "open the address that the command printed: it carries the token\n", 401, HEADERS
+            )
             await refusal(scope, receive, send)
             return
 
         async def send_with_headers(message: Any) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], *((name.encode(), text.encode()) for name, text in HEADERS.items())]
+                message["headers"] = [
+                    *message["headers"],
+                    *((name.encode(), text.encode()) for name, text in HEADERS.items()),
+                ]
             await send(message)
 
         await self._app(scope, receive, send_with_headers)

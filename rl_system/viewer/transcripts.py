@@ -9,12 +9,12 @@ from rl_system.viewer.rows import number_of
 from rl_system.viewer.token_texts import TokenTexts
 
 ALIGNED_PAIRS = 9_000_000
-"""Two stretches are aligned token by token up to this product of their lengths; beyond, they stand beside each other whole."""
+"""Two stretches are aligned token by token up to this product of their lengths; beyond, they stand whole."""
 
 
 def turns_of(line: dict[str, Any], texts: TokenTexts | None) -> list[dict[str, Any]]:
-    """The turns of an episode's line. `context_ids`: what the prompt added to the turn it extends; `context` and `response`:
-    the tokens' texts, where there is a tokenizer.
+    """The turns of an episode's line. `context_ids`: what the prompt added to the turn it extends; `context` and
+    `response`: the tokens' texts, where there is a tokenizer.
     """
     found = []
     for turn in filter(lambda each: isinstance(each, dict), line.get("turns", [])):
@@ -62,9 +62,23 @@ def whole_sequence(line: dict[str, Any], turn: int = -1) -> list[dict[str, Any]]
     return tokens
 
 
-def difference(a: list[dict[str, Any]], b: list[dict[str, Any]], texts: TokenTexts | None, before: int = 60) -> dict[str, Any]:
-    """Two sequences from where they part. `common`: tokens that both begin with; `tail`: the last `before` of them; `parts`:
-    what follows, aligned: `same` or not, with the tokens of each. `parted_at`: both tokens there, None where a side ends.
+def comparable_turns(a: dict[str, Any], b: dict[str, Any]) -> tuple[int, int]:
+    """Whose sequences tell two episodes apart: the last turns that go on from the first turn in which they differ. An
+    episode with branches has turns that say nothing of each other.
+    """
+    ids = [[[each["id"] for each in whole_sequence(line, turn)] for turn in range(_count(line))] for line in (a, b)]
+    first = next((turn for turn, (left, right) in enumerate(zip(*ids, strict=False)) if left != right), None)
+    if first is None:
+        return _count(a) - 1, _count(b) - 1
+    return _last_after(ids[0], first), _last_after(ids[1], first)
+
+
+def difference(
+    a: list[dict[str, Any]], b: list[dict[str, Any]], texts: TokenTexts | None, before: int = 60
+) -> dict[str, Any]:
+    """Two sequences from where they part. `common`: tokens that both begin with; `tail`: the last `before` of them;
+    `parts`: what follows, aligned: `same` or not, with the tokens of each. `parted_at`: both tokens there, None where a
+    side ends.
     """
     common = 0
     for left, right in zip(a, b, strict=False):
@@ -75,7 +89,9 @@ def difference(a: list[dict[str, Any]], b: list[dict[str, Any]], texts: TokenTex
     aligned = len(rest_a) * len(rest_b) <= ALIGNED_PAIRS
     parts = []
     if aligned:
-        matcher = SequenceMatcher(None, [each["id"] for each in rest_a], [each["id"] for each in rest_b], autojunk=False)
+        matcher = SequenceMatcher(
+            None, [each["id"] for each in rest_a], [each["id"] for each in rest_b], autojunk=False
+        )
         for kind, a0, a1, b0, b1 in matcher.get_opcodes():
             parts.append({"same": kind == "equal", "a": rest_a[a0:a1], "b": rest_b[b0:b1]})
     elif rest_a or rest_b:
@@ -85,8 +101,24 @@ def difference(a: list[dict[str, Any]], b: list[dict[str, Any]], texts: TokenTex
         for each in [*tail, *rest_a, *rest_b]:
             each["text"] = texts.of([each["id"]])[0]
     parted = [rest[0] if rest else None for rest in (rest_a, rest_b)]
-    return {"common": common, "tail": tail, "parted_at": parted, "parts": parts, "aligned": aligned,
-            "tokens": [len(a), len(b)]}  # fmt: skip
+    return {
+        "common": common,
+        "tail": tail,
+        "parted_at": parted,
+        "parts": parts,
+        "aligned": aligned,
+        "tokens": [len(a), len(b)],
+    }
+
+
+def _count(line: dict[str, Any]) -> int:
+    return sum(isinstance(each, dict) for each in line.get("turns", []))
+
+
+def _last_after(turns: list[list[int]], first: int) -> int:
+    """The last of `turns` that begins with all of turn `first`."""
+    begin = turns[first]
+    return max(turn for turn in range(first, len(turns)) if turns[turn][: len(begin)] == begin)
 
 
 def _ids(turn: dict[str, Any], name: str) -> list[int]:

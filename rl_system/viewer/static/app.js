@@ -1,6 +1,6 @@
 // The router: which page an address means, keys that work on every page, and what happens when a run grows.
 
-import { append, h, replace } from "./dom.js";
+import { h, replace } from "./dom.js";
 import { runPage } from "./api.js";
 import { runsPage } from "./pages/runs.js";
 import { overviewPage } from "./pages/overview.js";
@@ -64,6 +64,7 @@ async function show() {
     return;
   }
   replace(main, h("p", { class: "fault", role: "alert" }, "There is no such page."));
+  main.setAttribute("aria-busy", "false");
 }
 
 document.addEventListener("click", (event) => {

@@ -6,9 +6,11 @@ import { h, number } from "./dom.js";
 export const COLOURS = ["#1d4ed8", "#b45309", "#047857", "#b91c1c", "#6d28d9", "#0e7490"];
 const MARKS = { evaluation: "#047857", checkpoint: "#64748b", other: "#b91c1c" };
 
-/** group: a name for charts that share their axis. onStretch: told [from, to] or null. */
+/** onStretch: told [from, to] or null. */
 export class Charts {
-  constructor(onStretch) {
+  /** whole: the axis without a stretch, [from, to]. */
+  constructor(whole, onStretch) {
+    this.whole = whole;
     this.onStretch = onStretch;
     this.plots = [];
     this.stretch = null;
@@ -29,7 +31,7 @@ export class Charts {
     const plot = new uPlot({
       width: 460, height: 190,
       cursor: { sync: { key: this.sync.key, scales: ["x", null] }, drag: { x: true, y: false, setScale: false } },
-      scales: { x: { time: false, range: (_, low, high) => this.stretch ?? (low === high ? [low - 1, high + 1] : [low, high]) } },
+      scales: { x: { time: false, range: () => this.stretch ?? this.whole } },
       axes: [
         { label: axis, labelSize: 18, size: 34, stroke: "#475569", grid: { stroke: "#e2e8f0", width: 1 }, values: (_, ticks) => ticks.map((tick) => number(tick)) },
         { size: 54, stroke: "#475569", grid: { stroke: "#e2e8f0", width: 1 }, values: (_, ticks) => ticks.map((tick) => number(tick)) },
@@ -57,11 +59,8 @@ export class Charts {
 
   select(stretch, tell = true) {
     this.stretch = stretch;
-    for (const plot of this.plots) {
-      const x = plot.data[0];
-      const [low, high] = stretch ?? [x[0], x[x.length - 1]];
-      if (x.length) plot.setScale("x", { min: low, max: high });
-    }
+    const [min, max] = stretch ?? this.whole;
+    for (const plot of this.plots) plot.setScale("x", { min, max });
     if (tell) this.onStretch(stretch);
   }
 

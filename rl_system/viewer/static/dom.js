@@ -56,6 +56,11 @@ export function ago(at) {
   return at === null || at === undefined ? "–" : `${duration(Math.max(0, Math.round(Date.now() / 1000 - at)))} ago`;
 }
 
+/** The policy versions of an episode, [lowest, highest]. */
+export function versions(range) {
+  return range === null || range === undefined ? "–" : range[0] === range[1] ? String(range[0]) : `${range[0]}–${range[1]}`;
+}
+
 /** A table. columns: [title, cell of a row, "number" for figures]. A row with an address can be opened with Enter. */
 export function table(caption, columns, rows, address = () => null) {
   const head = h("tr", {}, columns.map(([title, , kind]) => h("th", { scope: "col", class: kind }, title)));

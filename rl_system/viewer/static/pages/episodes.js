@@ -1,6 +1,6 @@
 // Episodes: newest first, by filters that stand in the address.
 
-import { ago, duration, h, number, replace, reward, svg, table } from "../dom.js";
+import { ago, duration, h, number, replace, reward, svg, table, versions } from "../dom.js";
 import { ask, runApi, runPage } from "../api.js";
 import { setParameters } from "../app.js";
 
@@ -48,7 +48,7 @@ export async function episodesPage(body, run) {
       ["turns", (each) => number(each.turns), "number"],
       ["tokens", (each) => number(each.tokens), "number"],
       ["errors", (each) => number(each.errors), "number"],
-      ["versions", (each) => each.versions === null ? "–" : each.versions[0] === each.versions[1] ? each.versions[0] : `${each.versions[0]}–${each.versions[1]}`, "number"],
+      ["versions", (each) => versions(each.versions), "number"],
       ["used", (each) => used(each)],
       ["seconds", (each) => number(each.seconds), "number"],
       ["written", (each) => ago(each.at), "number"],

@@ -1,6 +1,6 @@
 // A group: its members side by side, and two of them from the token where they part.
 
-import { h, number, replace, reward, table } from "../dom.js";
+import { h, number, replace, reward, table, versions } from "../dom.js";
 import { ask, runApi, runPage } from "../api.js";
 import { setParameters } from "../app.js";
 
@@ -27,7 +27,7 @@ export async function groupPage(body, run, group) {
       h("p", {}, `The first ${number(diff.common)} tokens are the same. `, left || right ? [`Then member ${a} goes on with `, tell(left), ` and earns `, reward(of(a).reward), `; member ${b} with `, tell(right), ` and earns `, reward(of(b).reward), "."] : "They are the same throughout."),
       diff.aligned ? null : h("p", { class: "dim" }, "Too long to be aligned token by token from there on: both rests stand whole."),
       h("div", { class: "columns" }, ["a", "b"].map((side, at) => h("section", { "aria-label": `Member ${at ? b : a}` },
-        h("h3", {}, h("a", { href: `${runPage(run)}/episodes/${of(at ? b : a).id}` }, `Member ${at ? b : a}`), h("small", {}, ` ${number(diff.tokens[at])} tokens`)),
+        h("h3", {}, h("a", { href: `${runPage(run)}/episodes/${of(at ? b : a).id}` }, `Member ${at ? b : a}`), h("small", {}, ` ${number(diff.tokens[at])} tokens to the end of turn ${diff.turns[at]}`)),
         h("div", { class: "strip", tabindex: "0", role: "group", "aria-label": `Tokens of member ${at ? b : a}` },
           h("span", { class: "dim" }, diff.common > diff.tail.length ? "… " : ""), diff.tail.map((token) => piece(token, "same")),
           h("span", { class: "part", role: "img", "aria-label": "here they part" }, "⑂"),
@@ -47,7 +47,7 @@ export async function groupPage(body, run, group) {
       ["turns", (each) => number(each.turns), "number"],
       ["tokens", (each) => number(each.tokens), "number"],
       ["errors", (each) => number(each.errors), "number"],
-      ["versions", (each) => each.versions ? each.versions.join("–") : "–", "number"],
+      ["versions", (each) => versions(each.versions), "number"],
       ["used", (each) => each.step !== null ? `update ${each.step}` : each.dropped ? `dropped: ${each.dropped.replaceAll("_", " ")}` : "–"],
     ], found.members, (each) => `${runPage(run)}/episodes/${each.id}`),
     found.members.length > 1 ? [h("h2", {}, "Two members, from where they part"),

@@ -41,7 +41,7 @@ export async function overviewPage(body, run) {
     const stretch = stretchGiven.every(Number.isFinite) ? stretchGiven : null;
 
     charts?.destroy();
-    charts = new Charts((next) => { setParameters({ from: next ? next[0].toPrecision(6) : "", to: next ? next[1].toPrecision(6) : "" }); follow(next); });
+    charts = new Charts([0, Math.max(1, ...x, ...events.map(at))], (next) => { setParameters({ from: next ? next[0].toPrecision(6) : "", to: next ? next[1].toPrecision(6) : "" }); follow(next); });
     charts.stretch = stretch;
     const figures = [];
     const show = (title, reading, series) => {

@@ -1,6 +1,6 @@
 // All runs: which go on, how far they are, how well they do.
 
-import { ago, append, duration, h, number, replace, reward, share, table } from "../dom.js";
+import { ago, duration, h, number, replace, reward, share, table } from "../dom.js";
 import { ask, runPage } from "../api.js";
 
 export async function runsPage(body) {

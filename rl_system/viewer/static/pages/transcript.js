@@ -1,6 +1,6 @@
 // One episode: what was said, and the tokens it is made of.
 
-import { h, number, replace, reward } from "../dom.js";
+import { h, number, replace, reward, versions } from "../dom.js";
 import { ask, runApi, runPage } from "../api.js";
 import { go, setParameters } from "../app.js";
 import { OVERLAYS, legend, tokenStrip } from "../tokens.js";
@@ -40,7 +40,7 @@ export async function transcriptPage(body, run, key) {
   const facts = [
     ["reward", reward(episode.reward)], ["advantage", number(episode.advantage)], ["task", episode.task], ["domain", episode.domain],
     ["split", episode.split], ["ended", episode.ended], ["turns", number(episode.turns.length)], ["tokens sampled", number(episode.tokens)],
-    ["policy versions", episode.versions ? episode.versions.join("–") : "–"],
+    ["policy versions", versions(episode.versions)],
     ["trained at update", number(episode.step)], ["staleness", number(episode.staleness)],
     ...(episode.dropped ? [["dropped", episode.dropped.replaceAll("_", " ")]] : []), ...(episode.failure ? [["failed", episode.failure]] : []),
     ...parts(episode.reward_parts, ""), ...parts(episode.counts, ""), ...parts(episode.timings, ", s"),
