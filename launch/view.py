@@ -14,7 +14,8 @@ import socket
 import sys
 from pathlib import Path
 
-from launch.command import Parser, port, run_command, stop_when_terminated
+from launch.command import Parser, port, run_command
+from launch.stopping import stop_when_terminated
 from rl_system.errors import UserError
 
 PORT = 8321

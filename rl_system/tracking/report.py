@@ -11,6 +11,7 @@ import yaml
 
 from rl_system.config.environment import TAU2, label_of
 from rl_system.tracking.charts import CHARTS, Chart
+from rl_system.tracking.events import TRAINED
 from rl_system.tracking.history import History, read_history
 from rl_system.tracking.names import describe
 from rl_system.tracking.remarks import remarks
@@ -141,6 +142,7 @@ def _steps(history: History) -> str:
 
 def _events(events: list[dict[str, Any]]) -> str:
     rows = []
+    events = [event for event in events if event["event"] != TRAINED]  # one a step, and nothing to read
     for event in events[-SHOWN_EVENTS:]:
         rest = {k: v for k, v in event.items() if k not in ("event", "step", "time/wall_clock_s", "at")}
         text = ", ".join(f"{key} {_number(value)}" for key, value in rest.items() if value is not None)

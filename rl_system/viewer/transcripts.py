@@ -25,6 +25,7 @@ def turns_of(line: dict[str, Any], texts: TokenTexts | None) -> list[dict[str, A
                 "prompt_extends": turn.get("prompt_extends"),
                 "finish_reason": turn.get("finish_reason"),
                 "reward": number_of(turn.get("reward")),
+                "advantage": number_of(turn.get("advantage")),
                 "context_ids": context,
                 "response_ids": response,
                 "context": texts.of(context) if texts else None,

@@ -50,12 +50,16 @@ def test_the_documented_command_trains_measures_evaluates_and_goes_on_after_a_re
     assert all(line["rollout/logprob_gap"] < 1e-4 for line in lines[1:])
     evaluations = [event for event in read(run / "events.jsonl") if event["event"] == "evaluation"]
     assert [event["step"] for event in evaluations] == [0, 1, 2, 3]
+    trained = [event for event in read(run / "events.jsonl") if event["event"] == "trained"]
+    assert [event["step"] for event in trained] == [1, 2, 3]
     for step in range(4):
         # Beside the training groups, and yet by one policy: the newest.
         played = read(run / "episodes" / f"evaluation_step_{step}.jsonl")
         assert {version for episode in played for turn in episode["turns"] for version in turn["versions"]} == {step}
 
     episodes = [episode for file in sorted((run / "episodes").glob("group_*")) for episode in read(file)]
+    used = {group for event in trained for group in event["groups"]}
+    assert used <= {episode["group_id"] for episode in episodes if "dropped" not in episode}
     versions = {version for episode in episodes for turn in episode["turns"] for version in turn["versions"]}
     assert versions >= {0, 1} and versions <= {0, 1, 2, 3}
     trees = [json.loads((run / "trees" / f"tau2_mock_cpu_step_{step}.json").read_text()) for step in (1, 2, 3)]

@@ -12,6 +12,7 @@ COMMANDS = {
     "train": ["train", "--config", "configs/tau2_mock_cpu.yaml", "--dry-run"],
     "evaluate": ["evaluate", "--policy", "gold"],
     "report": ["report", "runs/none"],
+    "view": ["view", "runs/none"],
     "bench": ["bench", "executor", "--trees", "none.json"],
 }
 

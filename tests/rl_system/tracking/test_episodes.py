@@ -36,6 +36,11 @@ def test_what_an_earlier_turn_holds_of_a_prompt_is_not_written_again(tmp_path):
     assert prompts_of(line) == [each.prompt_ids.tolist() for each in turns]
 
 
+def test_a_file_tells_why_nothing_is_trained_on_a_group(tmp_path):
+    write_episodes(tmp_path / "episodes.jsonl", [episode([turn([1], [2])])], dropped="zero_signal")
+    assert json.loads((tmp_path / "episodes.jsonl").read_text())["dropped"] == "zero_signal"
+
+
 def test_a_file_tells_which_turn_each_goes_on_from_and_what_it_earned(tmp_path):
     linear, tree = (episode([turn([1], [2]), turn([1, 2], [3]), turn([1, 2], [4])]) for _ in range(2))
     tree.parents, tree.turn_rewards = [-1, 0, 0], {2: 0.5}

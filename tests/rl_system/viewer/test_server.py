@@ -1,6 +1,5 @@
 import http.client
 import json
-
 import urllib.request
 from urllib.parse import urlsplit
 

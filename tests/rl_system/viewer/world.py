@@ -86,7 +86,7 @@ def episode(
 def write_group(config: RunConfig, group: int, members: list[Episode], dropped: str | None = None) -> Path:
     rewards = np.array([each.reward for each in members])
     path = config.directory / "episodes" / f"group_{group:06}.jsonl"
-    write_episodes(path, members, rewards - rewards.mean(), dropped)
+    write_episodes(path, members, rewards - rewards.mean(), dropped=dropped)
     return path
 
 

@@ -29,7 +29,7 @@ export async function transcriptPage(body, run, key) {
       const from = turn.prompt_extends === null ? "a prompt of its own" : `goes on from turn ${turn.prompt_extends}`;
       return h("section", { id: `turn-${at}`, class: turnPicked === at ? "turn picked" : "turn", "aria-label": `Tokens of turn ${at}` },
         h("h3", {}, h("a", { href: `?turn=${at}`, onclick: (event) => { event.preventDefault(); setParameters({ turn: String(at), tokens: "" }).then(() => drawTokens(which)); } }, `Turn ${at}`),
-          h("small", {}, ` ${from} · ${number(response.length)} tokens sampled · finish reason ${turn.finish_reason ?? "–"}${turn.reward === null ? "" : ` · reward ${number(turn.reward)}`}`)),
+          h("small", {}, ` ${from} · ${number(response.length)} tokens sampled · finish reason ${turn.finish_reason ?? "–"}${turn.reward === null ? "" : ` · reward ${number(turn.reward)}`}${turn.advantage === null ? "" : ` · advantage ${number(turn.advantage)}`}`)),
         context.length ? h("details", { open: mask(which) }, h("summary", {}, `${number(context.length)} tokens of prompt that are new here`), tokenStrip(`Prompt of turn ${at}`, context, which)) : null,
         tokenStrip(`Response of turn ${at}`, response, which, { picked: mine, onPick }));
     }));
