@@ -14,7 +14,7 @@ import socket
 import sys
 from pathlib import Path
 
-from launch.command import Parser, port, run_command
+from launch.command import Parser, place, port, run_command
 from launch.stopping import stop_when_terminated
 from rl_system.errors import UserError
 
@@ -31,14 +31,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "runs",
         nargs="*",
-        type=Path,
+        type=place(),
         default=[Path("runs")],
         help="run directories, or directories with runs in them (default: runs)",
     )
     parser.add_argument("--port", type=port(), help=f"default: the first free one from {PORT} on")
     parser.add_argument(
         "--tokenizer",
-        type=Path,
+        type=place(),
         metavar="FILE",
         help="a tokenizer.json for runs without a checkpoint yet; tokens are shown as ids without",
     )
