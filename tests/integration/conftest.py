@@ -1,4 +1,3 @@
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -8,6 +7,7 @@ import psutil
 import pytest
 
 from launch.local_ray import LocalRay
+from tests import shared_memory
 from tests.models import save_tiny_chat_model
 
 ROOT = Path(__file__).parents[2]
@@ -44,13 +44,12 @@ def chat_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def cluster(request: pytest.FixtureRequest) -> Iterator[LocalRay]:
     """A real local Ray with token authentication and the module's SLOTS; nothing of it may be left afterwards."""
-    shared_memory = set(os.listdir("/dev/shm"))
+    before = shared_memory.names()
     with LocalRay(slots=getattr(request.module, "SLOTS", 2)) as running:
         yield running
         processes = running.processes()
     assert len(processes) > 5 and not any(psutil.pid_exists(process.pid) for process in processes)
-    left = {name for name in set(os.listdir("/dev/shm")) - shared_memory if not name.startswith("sem.loky")}
-    assert left == set()
+    assert shared_memory.left_since(before) == set()
     assert not running.directory.exists()
 
 
