@@ -104,7 +104,7 @@ def main() -> int:
     compiler = toolchain.home / "bin" / "nvcc"
     say(f"building flash-attn with {compiler}, which takes half an hour to hours; {log} tells how far it is")
     if not build(toolchain, log):
-        say(f"flash-attn did not build (the end of {log} says why): {INSTEAD}; `{AGAIN}` tries again")
+        say(f"flash-attn did not build ({log} says why): {INSTEAD}; `{AGAIN}` tries again")
         return 0
     # In a process of its own: this one has looked already, and remembers that there was none.
     check = "from launch.build_flash_attn import tell; tell()"
