@@ -17,9 +17,13 @@ from rl_system.allocation.measured import measured_profile
 from rl_system.allocation.planner import WARM_UP_STEPS, Plan, plan
 from rl_system.allocation.profile import Profile, load_profile
 from rl_system.config.load import load_config
+from rl_system.errors import UserError
 from rl_system.strict_json import to_json
 from rl_system.tracking.history import read_history
 from rl_system.tracking.json_lines import read_lines
+
+MOST_ACCELERATORS, MOST_STEPS = 10_000, 10_000
+"""Of a simulation that ends while somebody waits for it."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -28,9 +32,12 @@ def main(arguments: list[str] | None = None) -> int:
     source.add_argument("--profile", type=place(), help="YAML file, see configs/profiles")
     source.add_argument("--run", type=place(), help="directory of a run, whose measurements are the profile")
     parser.add_argument("--write", type=place(), metavar="X.yaml", help="also write the profile there")
-    parser.add_argument("--accelerators", type=whole(at_least=1), help="cluster size (default: the profile's)")
     parser.add_argument(
-        "--steps", type=whole(at_least=WARM_UP_STEPS + 1), default=60, help="simulated policy updates of each split"
+        "--accelerators", type=whole(at_least=1, at_most=MOST_ACCELERATORS), help="cluster size (default: the profile's)"
+    )
+    parser.add_argument(
+        "--steps", type=whole(at_least=WARM_UP_STEPS + 1, at_most=MOST_STEPS), default=60,
+        help="simulated policy updates of each split",
     )
     parser.add_argument("--seed", type=seed(), default=0)
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
@@ -40,11 +47,19 @@ def main(arguments: list[str] | None = None) -> int:
 def show_plans(options: argparse.Namespace) -> None:
     profile = load_profile(options.profile) if options.profile else profile_of_run(options.run)
     if options.write:
-        options.write.parent.mkdir(parents=True, exist_ok=True)
-        options.write.write_text(yaml.safe_dump(as_values(profile), sort_keys=False))
+        write(profile, options.write)
     accelerators = options.accelerators if options.accelerators is not None else profile.accelerators
     plans = plan(profile, accelerators, steps=options.steps, seed=options.seed)
     print("\n".join(to_json(as_record(each)) for each in plans) if options.json else as_text(profile.name, plans))
+
+
+def write(profile: Profile, path: Path) -> None:
+    """Raises UserError."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(yaml.safe_dump(as_values(profile), sort_keys=False))
+    except OSError as error:
+        raise UserError(f"--write {path} cannot be written: {error.strerror}") from None
 
 
 def profile_of_run(directory: Path) -> Profile:

@@ -20,7 +20,7 @@ from pathlib import Path
 from actors.engine.server_command import server_command, server_variables
 from launch.command import Parser, port, run_command
 from launch.stopping import stop_when_terminated
-from rl_system.config.load import load_config
+from rl_system.config.load import check, load_config
 from rl_system.config.model import ModelConfig
 from rl_system.errors import UserError
 from rl_system.training.prepared import model_directory
@@ -80,11 +80,12 @@ def until_it_ends(command: list[str], environment: Mapping[str, str]) -> int:
 
 def served_model(path: str) -> ModelConfig:
     """The run's own model section where `path` is a checkpoint's model with the run's configuration above it."""
-    above = Path(path).expanduser().resolve().parents
+    model = check(ModelConfig, {"path": path}, "--model")
+    above = Path(model.path).resolve().parents
     run = above[2] / "config.yaml" if len(above) > 2 and above[1].name == "checkpoints" else None
     if run is None or not run.is_file():
-        return ModelConfig(path=path)
-    return load_config(run, []).model.model_copy(update={"path": path})
+        return model
+    return load_config(run, []).model.model_copy(update={"path": model.path})
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from typing import Any
 from launch.bench.support.options import names
 from launch.command import STOPPED, Parser, place, run_command, wholes
 from launch.stopping import run_program, stop_when_terminated
+from rl_system.config.explain import shown
 from rl_system.config.load import load_config, read_yaml
 from rl_system.config.resumption import changes
 from rl_system.config.run import RunConfig
@@ -94,7 +95,7 @@ def read_variants(path: Path) -> dict[str, dict[str, Any]]:
     for name, keys in variants.items():
         if not isinstance(keys, dict):
             raise UserError(
-                f"{path}: variant {name} is {keys}; expected overrides such as {{optimizer.learning_rate: 1.0e-5}}"
+                f"{path}: variant {name} is {shown(keys)}; expected overrides such as {{optimizer.learning_rate: 1.0e-5}}"
             )
     return variants
 

@@ -22,7 +22,8 @@ from envs.registry import list_tasks
 from launch.bench.support.memory import resident_mib
 from launch.bench.support.output import Output
 from launch.command import Parser, whole, wholes
-from rl_system.config.environment import EnvironmentConfig, UserConfig
+from rl_system.config.environment import EnvironmentConfig
+from rl_system.config.load import check
 from rl_system.machine.resources import usable_processors
 from rl_system.records import Ending, Task
 
@@ -47,14 +48,9 @@ def main(arguments: list[str] | None = None) -> int:
     output = Output(options.json)
     user = options.user or ("solo" if options.domain in SOLO_DOMAINS else "scripted")
     for concurrency in options.concurrency:
-        config = EnvironmentConfig(
-            domain=options.domain,
-            split=options.split,
-            user=UserConfig(kind=user),
-            processes=options.processes,
-            start_timeout_s=600.0,
-            step_timeout_s=600.0,
-        )
+        values = {"domain": options.domain, "split": options.split, "user": {"kind": user}, "processes": options.processes}
+        patience = {"start_timeout_s": 600.0, "step_timeout_s": 600.0}
+        config = check(EnvironmentConfig, values | patience, "launch.bench environments")
         output({"domain": options.domain, "user": user} | asyncio.run(measure(config, concurrency)))
     return 0
 

@@ -22,7 +22,7 @@ from launch.bench.support import memory
 from launch.bench.support.options import add_model_options, names, objective, random_model
 from launch.bench.support.output import Output
 from launch.bench.support.tree_files import read_tree_file
-from launch.command import Parser, whole, wholes
+from launch.command import Parser, place, whole, wholes
 from rl_system.algorithms.objective import Objective
 from rl_system.config.executor import ExecutorConfig
 from rl_system.errors import UserError
@@ -64,7 +64,7 @@ def main(arguments: list[str]) -> int:
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
     parser = Parser(prog="python -m launch.bench executor", description=__doc__.split("\n")[0])
-    parser.add_argument("--trees", required=True, help="a tree file")
+    parser.add_argument("--trees", type=place(), required=True, help="a tree file")
     parser.add_argument("--methods", type=names, default=["dense", "dense_ckpt", "tree", "auto"])
     parser.add_argument("--block-tokens", type=wholes(at_least=0), default=[0], help="sizes to try; 0: no limit")
     parser.add_argument("--retain-tokens", type=whole(at_least=0), default=0)

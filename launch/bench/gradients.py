@@ -10,7 +10,7 @@ import torch
 from launch.bench.support.options import add_model_options, objective, random_model
 from launch.bench.support.output import Output
 from launch.bench.support.tree_files import read_tree_file
-from launch.command import Parser, number, whole, wholes
+from launch.command import Parser, number, place, whole, wholes
 from rl_system.config.executor import ExecutorConfig
 from rl_system.executor import StepResult, make_executor
 
@@ -64,7 +64,7 @@ def main(arguments: list[str]) -> int:
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
     parser = Parser(prog="python -m launch.bench gradients", description=__doc__)
-    parser.add_argument("--trees", required=True, help="a tree file")
+    parser.add_argument("--trees", type=place(), required=True, help="a tree file")
     parser.add_argument("--dtype", choices=list(TOLERANCES), default="float64")
     parser.add_argument("--block-tokens", type=wholes(at_least=0), default=[0], help="sizes to try; 0: no limit")
     parser.add_argument("--retain-tokens", type=whole(at_least=0), default=0)

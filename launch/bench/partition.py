@@ -16,7 +16,7 @@ import numpy as np
 from launch.bench.support.options import SIZES
 from launch.bench.support.output import Output
 from launch.bench.support.tree_files import read_tree_file
-from launch.command import Parser, whole, wholes
+from launch.command import Parser, place, whole, wholes
 from rl_system.records import TrainBatch
 from rl_system.tree import CostModel, ModelShape, build_tree, partition
 from rl_system.tree.partition import SequenceCosts
@@ -56,7 +56,7 @@ def main(arguments: list[str]) -> int:
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
     parser = Parser(prog="python -m launch.bench partition", description=__doc__.split("\n")[0])
-    parser.add_argument("--trees", required=True, help="a tree file")
+    parser.add_argument("--trees", type=place(), required=True, help="a tree file")
     parser.add_argument("--parts", type=wholes(at_least=1), default=[1, 2, 4, 8])
     parser.add_argument("--json", action="store_true")
     for name, default in SIZES.items():

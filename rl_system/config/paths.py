@@ -28,6 +28,8 @@ def model_place(name: str) -> str:
 
     What begins with `/`, `~` or `.`, has more than one slash, or is there below the working directory, is a directory.
     """
+    if not name:
+        raise ValueError("expected a model, and its name is empty")
     unusual = name.startswith(("/", "~", ".")) or name.count("/") > 1 or name.endswith("/") or "\0" in name
     is_path = unusual or os.path.exists(name)
     return str(absolute(name)) if is_path else name

@@ -19,8 +19,8 @@ from rl_system.config.evaluation import EvaluationConfig
 from rl_system.config.executor import ExecutorConfig
 from rl_system.config.fields import Seed
 from rl_system.config.model import ModelConfig
-from rl_system.config.optimizer import OptimizerConfig
 from rl_system.config.names import RunName, require_room_for_names
+from rl_system.config.optimizer import OptimizerConfig
 from rl_system.config.rollout import RolloutConfig
 from rl_system.config.section import Section
 from rl_system.config.tracking import TrackingConfig

@@ -98,7 +98,9 @@ def check_readable(directory: Path) -> None:
 def check_causal_language_model(directory: Path) -> None:
     """UserError unless config.json of `directory` describes a causal language model with parameters beside it."""
     if not (directory / "config.json").is_file():
-        raise UserError(f"model.path {str(directory)!r} holds no config.json; give a Hugging Face model directory")
+        below = next(iter(sorted(file.parent for file in directory.glob("*/config.json"))), None)
+        right = f"did you mean {below}?" if below else "give a Hugging Face model directory"
+        raise UserError(f"model.path {str(directory)!r} holds no config.json; {right}")
     stated = read_object(directory / "config.json").get("architectures")
     architectures = [str(name) for name in stated] if isinstance(stated, list) else []
     if not any(name.endswith("ForCausalLM") for name in architectures):
