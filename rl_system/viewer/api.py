@@ -18,8 +18,11 @@ from rl_system.viewer.live_run import CLOCK, LiveRun
 from rl_system.viewer.runs import find_runs
 from rl_system.viewer.token_texts import TokenTexts, newest_tokenizer
 from rl_system.viewer.transcripts import comparable_turns, difference, turns_of, whole_sequence
+from rl_system.viewer.trees import draw_tree
 
 BINS = 20
+TREE_NODES, MOST_NODES = 600, 4000
+"""Nodes of a tree in one answer: unless asked otherwise, and at most."""
 SHOWN = (
     "e.key AS id, e.grp AS 'group', e.idx AS 'index', e.task, e.domain, e.environment, e.split, t.step, e.reward, "
     "e.advantage, e.ended, e.turns, e.tokens, e.errors, e.version_min, e.version_max, "
@@ -136,6 +139,20 @@ class Api:
         turns = comparable_turns(*lines)
         sequences = [whole_sequence(line, turn) for line, turn in zip(lines, turns, strict=True)]
         return difference(*sequences, self._texts_of(run)) | {"turns": list(turns)}
+
+    def tree(self, name: str, what: str, number: int, root: str = "", budget: str = "") -> dict[str, Any]:
+        """The prefix tree of the episodes of a group, or of those that an update trained on. what: `groups` or `steps`."""
+        run = self._run(name)
+        nodes = int(_number("budget", budget, TREE_NODES))
+        if not 1 <= nodes <= MOST_NODES:
+            raise UserError(f"budget is {budget}; give a whole number from 1 to {MOST_NODES}")
+        column = "t.step" if what == "steps" else "e.grp"
+        rows = run.index.select(f"SELECT e.key FROM {FROM} WHERE {column} = ? ORDER BY e.grp, e.idx", (number,))
+        lines = [(key, line) for (key,) in rows if (line := run.index.read(key)) is not None]
+        found = draw_tree(lines, self._texts_of(run), int(_number("root", root, 0)) if root else None, nodes)
+        if found is None:
+            raise NotFound(f"run {name} has no such tree: {what} {number}" + (f", node {root}" if root else ""))
+        return found
 
     def episode(self, name: str, key: str) -> dict[str, Any]:
         run = self._run(name)

@@ -34,7 +34,7 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cache-control": "no-store",
 }
-PAGE = re.compile(r"/(r/[^/?#\\]+(/episodes(/[ge]\d+\.\d+)?|/groups/\d+)?)?(\?[^#\s\\]*)?")
+PAGE = re.compile(r"/(r/[^/?#\\]+(/episodes(/[ge]\d+\.\d+)?|/groups/\d+(/tree)?|/steps/\d+/tree)?)?(\?[^#\s\\]*)?")
 """Addresses of pages."""
 STREAM_S = 1.5
 """The stream looks at the runs so often."""
@@ -99,6 +99,8 @@ def make_app(api: Api, token: str, port: int, stopping: Callable[[], bool] = lam
         Route(f"{run}/steps", answer(only(api.steps))),
         Route(f"{run}/groups/{{group:int}}", answer(only(api.group))),
         Route(f"{run}/groups/{{group:int}}/diff", answer(_diff(api))),
+        Route(f"{run}/groups/{{group:int}}/tree", answer(only(_tree(api, "groups"), "root", "budget"))),
+        Route(f"{run}/steps/{{step:int}}/tree", answer(only(_tree(api, "steps"), "root", "budget"))),
         Route(f"{run}/episodes/{{key}}", answer(only(api.episode))),
         Route("/api/stream", stream),
         Route("/view", view, methods=["POST"]),
@@ -115,6 +117,10 @@ def _diff(api: Api) -> Callable[..., Any]:
         return api.diff(name, group, given.get("a", "0"), given.get("b", "1"))
 
     return ask
+
+
+def _tree(api: Api, what: str) -> Callable[..., Any]:
+    return lambda name, number, **given: api.tree(name, what, number, **given)
 
 
 class Guard:

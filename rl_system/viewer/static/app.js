@@ -5,6 +5,7 @@ import { runPage } from "./api.js";
 import { runsPage } from "./pages/runs.js";
 import { overviewPage } from "./pages/overview.js";
 import { episodesPage } from "./pages/episodes.js";
+import { treePage } from "./pages/tree.js";
 import { groupPage } from "./pages/group.js";
 import { transcriptPage } from "./pages/transcript.js";
 
@@ -14,6 +15,9 @@ const PAGES = [
   [/^\/r\/([^/]+)\/episodes$/, episodesPage, (run) => [[run, runPage(run)], ["episodes", `${runPage(run)}/episodes`]]],
   [/^\/r\/([^/]+)\/groups\/(\d+)$/, groupPage, (run, group) => [[run, runPage(run)], ["episodes", `${runPage(run)}/episodes`],
     [`group ${group}`, `${runPage(run)}/groups/${group}`]]],
+  [/^\/r\/([^/]+)\/(groups|steps)\/(\d+)\/tree$/, treePage, (run, what, at) => [[run, runPage(run)], ["episodes", `${runPage(run)}/episodes`],
+    what === "groups" ? [`group ${at}`, `${runPage(run)}/groups/${at}`] : [`update ${at}`, `${runPage(run)}/episodes?step=${at}`],
+    ["tree", `${runPage(run)}/${what}/${at}/tree`]]],
   [/^\/r\/([^/]+)\/episodes\/([ge]\d+\.\d+)$/, transcriptPage, (run, episode) => [[run, runPage(run)], ["episodes", `${runPage(run)}/episodes`],
     ...(episode[0] === "g" ? [[`group ${Number(episode.slice(1).split(".")[0])}`, `${runPage(run)}/groups/${Number(episode.slice(1).split(".")[0])}`]] : []),
     [episode, `${runPage(run)}/episodes/${episode}`]]],

@@ -40,6 +40,8 @@ PAGES = [
     "/r/run/episodes/g000002.2?turn=1&tokens=0-1&overlay=version",
     "/r/run/episodes/e0.1",
     "/r/run/groups/70",
+    "/r/run/groups/2/tree",
+    "/r/run/steps/2/tree?root=1&colour=sharing",
     "/r/run/episodes/g000070.1?overlay=mask",
 ]
 UNLABELLED = """[...document.querySelectorAll('a, button, input, select, summary, [tabindex="0"], figure, svg, canvas')].filter((each) =>

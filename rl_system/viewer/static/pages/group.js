@@ -38,6 +38,7 @@ export async function groupPage(body, run, group) {
     found.members.map((member) => h("option", { value: String(member.index), selected: member.index === value }, `${member.index}: reward ${number(member.reward)}`))));
   replace(body, h("h1", {}, `Group ${group}`),
     h("p", { class: "dim" }, `${found.members[0].task} · ${found.members[0].domain} · ${found.members.length} members`),
+    h("div", { class: "bar" }, h("a", { class: "button", href: `${runPage(run)}/groups/${group}/tree` }, "Prefix tree")),
     table("Members", [
       ["member", (each) => each.id],
       ["reward", (each) => reward(each.reward), "number"],

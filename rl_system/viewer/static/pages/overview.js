@@ -40,6 +40,7 @@ export async function overviewPage(body, run) {
     const stretchGiven = [parameters.get("from"), parameters.get("to")].map((text) => text === null ? NaN : Number(text));
     const stretch = stretchGiven.every(Number.isFinite) ? stretchGiven : null;
 
+    const trained = new Set(events.filter((event) => event.event === "trained").map((event) => event.step));
     charts?.destroy();
     charts = new Charts([0, Math.max(1, ...x, ...events.map(at))], (next) => { setParameters({ from: next ? next[0].toPrecision(6) : "", to: next ? next[1].toPrecision(6) : "" }); follow(next); });
     charts.stretch = stretch;
@@ -76,6 +77,7 @@ export async function overviewPage(body, run) {
         ["success", ({ row }) => number(metrics["reward/success_rate"][row]), "number"],
         ["entropy", ({ row }) => number(metrics["train/entropy"][row]), "number"],
         ["staleness", ({ row }) => number(metrics["off_policy/staleness_mean"][row]), "number"],
+        ["trained on", ({ step }) => trained.has(step) ? h("a", { href: `${runPage(run)}/steps/${step}/tree` }, "tree") : "–"],
         ["sharing", ({ row }) => number(metrics["tree/compression"][row]), "number"],
       ], rows.slice(0, 500), ({ step }) => `${runPage(run)}/episodes?step=${step}`));
       whole.disabled = !next;
