@@ -58,7 +58,7 @@ def draw_tree(
                 "tokens": int(tree.stop[node] - tree.start[node]),
                 "first": first,
                 "sequences": last - first,
-                "advantage": (sums[last] - sums[first]) / (last - first),
+                "advantage": round((sums[last] - sums[first]) / (last - first), 9),
                 "text": "".join(texts.of(ids)) if texts else " ".join(map(str, ids)),
                 "episodes": list(dict.fromkeys(keys[each] for each in tree.order[first : min(last, first + SHOWN_EPISODES)])),
                 "left_out": int(hidden[node]),

@@ -32,7 +32,7 @@ def test_a_drawn_tree_has_every_prefix_once_with_all_that_pass_through(sequences
         assert any(tuple(each[begin:end]) == ids for each, _ in passing)
         prefix = passing[0][0][: begin + 1]
         assert node["sequences"] == sum(each[: begin + 1] == prefix for each, _ in sequences)
-        assert node["advantage"] == pytest.approx(sum(value for _, value in passing) / len(passing), abs=1e-9)
+        assert node["advantage"] == pytest.approx(sum(value for _, value in passing) / len(passing), abs=1e-8)
 
 
 @given(SEQUENCES, st.integers(1, 6))

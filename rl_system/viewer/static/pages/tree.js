@@ -31,7 +31,8 @@ export async function treePage(body, run, what, at) {
   function fill(node) {
     if (colour.value === "sharing") return `rgb(29 78 216 / ${(0.15 + 0.85 * Math.log2(1 + node.sequences) / Math.log2(1 + tree.sequences)).toFixed(3)})`;
     const strength = (0.12 + 0.8 * Math.abs(node.advantage) / most).toFixed(3);
-    return node.advantage >= 0 ? `rgb(4 120 87 / ${strength})` : `rgb(185 28 28 / ${strength})`;
+    if (node.advantage === 0) return "rgb(148 163 184 / 0.3)";
+    return node.advantage > 0 ? `rgb(4 120 87 / ${strength})` : `rgb(185 28 28 / ${strength})`;
   }
 
   function draw() {
