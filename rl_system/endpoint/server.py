@@ -82,8 +82,8 @@ class EndpointServer:
 
     async def stop(self) -> None:
         """Close all sessions, then the server."""
-        for key in list(self._sessions):
-            await self.close_session(key)
+        while self._sessions:  # of which others may be closed meanwhile
+            await self.close_session(next(iter(self._sessions)))
         if self._server is not None:
             self._server.should_exit = True
             _, running = await asyncio.wait({self._serving}, timeout=STOP_TIMEOUT_S)

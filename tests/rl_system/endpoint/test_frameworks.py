@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from openai import AsyncOpenAI
 
-from tests.rl_system.endpoint.servers import Door, opened, run, serving
+from tests.rl_system.endpoint.servers import TIMEOUT_S, Door, opened, run, serving
 
 agents = pytest.importorskip("agents", reason="needs openai-agents, of the extra `test`")
 pydantic_ai = pytest.importorskip("pydantic_ai", reason="needs pydantic-ai-slim, of the extra `test`")
@@ -44,7 +44,7 @@ async def with_openai_agents(
     door: Door, model: str, stream: bool, instructions: str = "Add.", tools=(add,), questions=QUESTIONS
 ) -> list[str]:
     agents.set_tracing_disabled(True)
-    connection = AsyncOpenAI(base_url=door.base_url, api_key=door.key, max_retries=0)
+    connection = AsyncOpenAI(base_url=door.base_url, api_key=door.key, max_retries=0, timeout=TIMEOUT_S)
     kind = {"responses": agents.OpenAIResponsesModel, "chat": agents.OpenAIChatCompletionsModel}[model]
     offered = [agents.function_tool(tool) for tool in tools]
     agent = agents.Agent(name="adder", instructions=instructions, model=kind("policy", connection), tools=offered)
@@ -71,13 +71,13 @@ async def with_pydantic_ai(
         from pydantic_ai.models.anthropic import AnthropicModel
         from pydantic_ai.providers.anthropic import AnthropicProvider
 
-        connection = AsyncAnthropic(base_url=door.anthropic_base_url, api_key=door.key, max_retries=0)
+        connection = AsyncAnthropic(base_url=door.anthropic_base_url, api_key=door.key, max_retries=0, timeout=TIMEOUT_S)
         chosen = AnthropicModel("policy", provider=AnthropicProvider(anthropic_client=connection))
     else:
         from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
         from pydantic_ai.providers.openai import OpenAIProvider
 
-        connection = AsyncOpenAI(base_url=door.base_url, api_key=door.key, max_retries=0)
+        connection = AsyncOpenAI(base_url=door.base_url, api_key=door.key, max_retries=0, timeout=TIMEOUT_S)
         kind = OpenAIChatModel if model == "chat" else OpenAIResponsesModel
         chosen = kind("policy", provider=OpenAIProvider(openai_client=connection))
     agent = pydantic_ai.Agent(chosen, instructions=instructions, tools=[pydantic_ai.Tool(tool) for tool in tools])
@@ -124,7 +124,7 @@ def test_a_sub_agent_that_is_called_as_a_tool_is_a_branch_of_its_own():
         async with serving() as server:
             door = opened(server, call("helper", input="2 and 3"), "5.", "The helper says 5.")
             agents.set_tracing_disabled(True)
-            async with AsyncOpenAI(base_url=door.base_url, api_key=door.key, max_retries=0) as connection:
+            async with AsyncOpenAI(base_url=door.base_url, api_key=door.key, max_retries=0, timeout=TIMEOUT_S) as connection:
                 model = agents.OpenAIChatCompletionsModel("policy", connection)
                 helper = agents.Agent(name="helper", instructions="You add.", model=model)
                 tool = helper.as_tool("helper", "Adds.")
