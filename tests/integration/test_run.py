@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 from rl_system.tracking.names import unlisted
 from tests.integration.documented import from_another_folder
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 FINISH_S = 200
 
 
