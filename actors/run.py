@@ -21,6 +21,7 @@ from actors.controller import Controller
 from actors.dispatcher import DispatchedBatch, Dispatcher
 from actors.environment_pool import EnvironmentPool
 from actors.fleet import RolloutFleet
+from actors.losses import Parts, loss_behind, watch
 from actors.nodes import driver_node, on_node
 from actors.rebalancer import Rebalancer
 from actors.reward import Reward
@@ -139,6 +140,7 @@ class Run:
             *(actor.__ray_ready__.remote() for actor in (self.controller, self.dispatcher, self.reward)),
         )
         self.background.add(asyncio.create_task(self.fleet.watch()))
+        self.background.add(asyncio.create_task(watch(self.parts)))
         self.background.add(asyncio.create_task(self._watch_failures()))
         self._last_totals = await self.fleet.totals()
         self.begun = True
@@ -287,8 +289,20 @@ class Run:
 
     # -- the life of a run -----------------------------------------------------------------------------------------
 
+    def parts(self) -> Parts:
+        """All that has nobody to take its place."""
+        actors = {
+            "the controller": self.controller,
+            "the environment pool": self.pool,
+            "the reward actor": self.reward,
+            "the dispatcher": self.dispatcher,
+        }
+        return actors | {f"the trainer of rank {rank}": actor for rank, actor in enumerate(self.trainers.ranks)}
+
     async def supervise(self) -> None:
-        """Run the main loop; fail at once when anything beside it fails, so that no error is ever waited out."""
+        """Run the main loop; fail at once when anything beside it fails, so that no error is ever waited out. PartLost where
+        that comes of an actor that is no more.
+        """
         main = asyncio.create_task(train(self))
         try:
             while not main.done():
@@ -297,6 +311,10 @@ class Run:
                     self.background.discard(task)
                     await task
             await main
+        except Exception as error:
+            if (lost := await loss_behind(error, self.parts())) is not None:
+                raise lost from error
+            raise
         finally:
             # However this ends, nothing may go on using the actors that `close` is about to stop.
             main.cancel()

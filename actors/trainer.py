@@ -47,12 +47,11 @@ if TYPE_CHECKING:
     from actors.engine.broadcast import WeightBroadcast
 
 
-@ray.remote
+@ray.remote(concurrency_groups={"signs_of_life": 1})
 class Trainer:
     """Rank `rank` of `size`, training the model in `model_directory`, whose parameters are policy `version`."""
 
     def __init__(self, rank: int, size: int, config: RunConfig, model_directory: str, version: int = 0) -> None:
-        torch.set_num_threads(config.allocation.trainer_threads)
         torch.manual_seed(config.seed)
         self.rank, self.size, self.config, self.version = rank, size, config, version
         self.model_config = config.model.model_copy(update={"path": model_directory})
@@ -70,6 +69,10 @@ class Trainer:
         self._broadcast: WeightBroadcast | None = None
         """The sender's end of the group that it last broadcast to."""
 
+    @ray.method(concurrency_group="signs_of_life")
+    def sign_of_life(self) -> None:
+        """Answers beside an update as well."""
+
     def host(self, address: str | None = None, size: int | None = None) -> tuple[str, int]:
         """Open the place where `size` ranks meet (default: those of the constructor), at `address` of this node (by
         default the one Ray knows it by).
@@ -82,6 +85,8 @@ class Trainer:
 
     def load(self) -> None:
         """Load what `setup` or `regroup` goes on with."""
+        # Here, because it is a matter of each thread, and the constructor's is not the one that computes.
+        torch.set_num_threads(self.config.allocation.trainer_threads)
         self.tokenizer = load_tokenizer(self.model_config)
         self._model = load_model(self.model_config)
         check_saving(self._model, self.tokenizer)

@@ -10,32 +10,34 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
-import signal
 import sys
-from collections.abc import Coroutine
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from launch.command import STOPPED, Parser, place, run_command
+from launch.course import Course
+from launch.failure import epitaph, reason_of
 from launch.stopping import stop_when_terminated
 from rl_system.allocation.resumed import start_split
 from rl_system.config.load import load_config
 from rl_system.config.run import RunConfig
 from rl_system.errors import UserError
-from rl_system.origin import explain, one_line
 from rl_system.output_place import made_for, tentative_contents
 from rl_system.preflight import Preflight, preflight
+from rl_system.recovery import Attempts, PartLost
 from rl_system.run_directory import announce, make_ready
 from rl_system.run_lock import only_process_in
 from rl_system.shared_files import SharedFiles
+from rl_system.start import find_start
 from rl_system.this_machine import all_here
 from rl_system.tracking.history import is_run
 from rl_system.tracking.report import write_report
 from rl_system.tracking.tracker import Tracker, settle
+from rl_system.training.checkpoint_directory import MODEL
 from rl_system.training.prepared import model_directory
+
 
 def main(arguments: list[str] | None = None) -> int:
     parser = Parser(prog="python -m launch.train", description=__doc__.split("\n")[0])
@@ -118,49 +120,22 @@ def show(config: RunConfig, checked: Preflight) -> None:
     print(*(f"# {line}" for line in found), sep="\n")
 
 
-class Course:
-    """How far a run has come, and whether it was asked to stop.
-
-    begun: all of it came up once, in this life or an earlier one. closing: it ends by itself now, and may do so undisturbed.
-    """
-
-    def __init__(self, begun: bool) -> None:
-        self.begun, self.closing = begun, False
-        self._stop = asyncio.Event()
-
-    def stop(self) -> None:
-        if not self._stop.is_set():
-            print("stopping", file=sys.stderr, flush=True)
-        self._stop.set()
-
-    async def run(self, work: Coroutine[Any, Any, None]) -> bool:
-        """Await `work` unless a signal asks to stop first; then cancel it. Whether it was. Errors of `work` are raised."""
-        for number in (signal.SIGINT, signal.SIGTERM):  # after Ray, which installs handlers of its own
-            asyncio.get_running_loop().add_signal_handler(number, self.stop)
-        working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(self._stop.wait())
-        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
-        if working.done() or self.closing:
-            await working
-            return False
-        working.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await working
-        return True
-
-
 def run(config: RunConfig, checked: Preflight) -> int:
     """The run from no cluster to its report. Returns the exit code. A run that did not begin leaves nothing."""
     from actors.connection import joined
 
-    course = Course(begun=checked.start.again)
+    course = Course(checked.start.again, Attempts(config.recovery.attempts))
     try:
         with tentative_contents(config.directory, lambda: course.begun), joined(config):
             stopped = asyncio.run(course.run(train(config, checked, course)))
-    except Exception:
-        if course.begun and is_run(config.directory):
-            print(f"failed: {config.directory}, report {write_report(config.directory)}")
-        raise
+    except Exception as error:
+        if not (course.begun and is_run(config.directory)):
+            raise
+        print(f"failed: {config.directory}, report {write_report(config.directory)}")
+        if isinstance(getattr(error, "cause", error), UserError):
+            raise
+        print(f"error: {epitaph(config, error)}", file=sys.stderr)
+        return 1
     if not (course.begun and is_run(config.directory)):
         raise KeyboardInterrupt  # there is nothing to report on
     print(f"{'stopped' if stopped else 'done'}: {config.directory}, report {write_report(config.directory)}")
@@ -168,7 +143,23 @@ def run(config: RunConfig, checked: Preflight) -> int:
 
 
 async def train(config: RunConfig, checked: Preflight, course: Course) -> None:
-    """Train on accelerators of the cluster until the run is done. Leaves no actor behind."""
+    """Train until the run is done, in as many lives as it takes: one ends with a part of the run that was lost, and the
+    next goes on from the newest checkpoint.
+    """
+    while not checked.start.complete:
+        course.begin_life()
+        try:
+            return await live(config, checked, course)
+        except PartLost:
+            if not course.losses:
+                raise
+        checked = gone_on(config, checked)
+
+
+async def live(config: RunConfig, checked: Preflight, course: Course) -> None:
+    """Train on accelerators of the cluster until the run is done. Leaves no actor behind. PartLost where it has to be
+    started anew.
+    """
     from actors.cluster import Accelerators
     from actors.engine.user_server import served_user
     from actors.node_memory import room_of_a_newcomer, rooms
@@ -190,13 +181,18 @@ async def train(config: RunConfig, checked: Preflight, course: Course) -> None:
     configured = {"config": config.model_dump(mode="json"), "contents": dict(checked.contents)}
     async with served_user(config) as environment:
         config = config.model_copy(update={"environment": environment})
-        with Tracker(config, resume_step=start.step if start.again else None) as tracker:
+        with Tracker(config, resume_step=start.step if start.again else None, started=course.started) as tracker:
+            course.started = tracker.started
             announce(tracker, start, aside, checked.contents)
+            while course.losses:  # now, because what was noted before the start of this life is taken back
+                tracker.event("part_lost", **course.losses.pop(0))
             run = Run(config, model.directory, model.vocabulary, accelerators, tracker, start.state, configured)
             try:
                 await run.supervise()
             except Exception as error:
-                tracker.event("failed", reason=reason_of(error))
+                course.begun = course.begun or run.begun
+                if not course.goes_on_after(error, run.step):
+                    tracker.event("failed", reason=reason_of(error))
                 raise
             finally:
                 course.begun, course.closing = course.begun or run.begun, True
@@ -204,10 +200,14 @@ async def train(config: RunConfig, checked: Preflight, course: Course) -> None:
                 await clear_memory(nodes | set(accelerators.placed.values()), config.directory)
 
 
-def reason_of(error: Exception) -> str:
-    """In one line. What a person did wrong in words alone, also where it was found in an actor."""
-    cause = getattr(error, "cause", error)
-    return one_line(str(cause)) if isinstance(cause, UserError) else explain(error)
+def gone_on(config: RunConfig, checked: Preflight) -> Preflight:
+    """`checked` for the next life of a run that lost a part."""
+    start = find_start(config, resume=True, contents=checked.contents)
+    if start.state is None:
+        return replace(checked, start=start)
+    if not (start.state.started_from or Path()).is_dir():
+        start.state.started_from = began_with(config)
+    return replace(checked, start=start, model=replace(checked.model, directory=start.state.path / MODEL))
 
 
 if __name__ == "__main__":

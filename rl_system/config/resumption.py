@@ -225,6 +225,7 @@ RULES: dict[str, Rule] = {
     "evaluation.temperature": FREE,
     "checkpoint.every": FREE,
     "checkpoint.keep": FREE,
+    "recovery.attempts": FREE,
     "tracking.wandb": FREE,
     "tracking.project": FREE,
     "tracking.dump_trees": FREE,

@@ -21,6 +21,7 @@ from rl_system.config.fields import Seed
 from rl_system.config.model import ModelConfig
 from rl_system.config.names import RunName, require_room_for_names
 from rl_system.config.optimizer import OptimizerConfig
+from rl_system.config.recovery import RecoveryConfig
 from rl_system.config.rollout import RolloutConfig
 from rl_system.config.section import Section
 from rl_system.config.tracking import TrackingConfig
@@ -52,6 +53,7 @@ class RunConfig(Section):
     allocation: AllocationConfig = AllocationConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
+    recovery: RecoveryConfig = RecoveryConfig()
     tracking: TrackingConfig = TrackingConfig()
 
     @property

@@ -31,9 +31,12 @@ class Tracker:
 
     resume_step: the last step that a resumed run keeps, 0 for none; lines of later steps are of work that will be done again,
     and go to `undone.jsonl`. None: a fresh run, which starts the files anew.
+
+    started: when the run began by `time.monotonic`, where it has gone on ever since; what it did meanwhile and is taken back
+    took its time too. Otherwise the clock goes on from the last line that is kept.
     """
 
-    def __init__(self, config: RunConfig, *, resume_step: int | None = None) -> None:
+    def __init__(self, config: RunConfig, *, resume_step: int | None = None, started: float | None = None) -> None:
         def kept(line: dict[str, Any]) -> bool:
             # Without a step that is kept nothing is: also what was before the first one is done again.
             return bool(resume_step) and isinstance(line.get("step"), int) and line["step"] <= resume_step
@@ -45,7 +48,7 @@ class Tracker:
         self._events = JsonLines(directory / EVENTS, kept)
         self._step = resume_step or 0
         earlier = [line.get("time/wall_clock_s") or 0.0 for line in self._metrics.kept + self._events.kept]
-        self._started = time.monotonic() - max(earlier, default=0.0)
+        self.started = time.monotonic() - max(earlier, default=0.0) if started is None else started
         self.evaluated = {line["step"] for line in self._events.kept if line.get("event") == EVALUATION}
         """Steps after which the policy was evaluated."""
         self._held_up: set[Path] = set()
@@ -60,7 +63,7 @@ class Tracker:
 
     def wall_clock_s(self) -> float:
         """Seconds of this run, those before a resume included."""
-        return time.monotonic() - self._started
+        return time.monotonic() - self.started
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
         """Write the metrics of policy update `step`. ValueError for a step that is not later than the last one."""
