@@ -127,4 +127,5 @@ def _reason(error: BaseException, limit_s: float | None) -> str:
         return f"no answer within {limit_s:g} s"
     if isinstance(error, OutOfMemoryError):  # followed by a page on what may be done about it
         return str(error).splitlines()[0]
-    return last_line(error)
+    # Of a process that ended, Ray's guesses of why come in the same line.
+    return last_line(error).split(" Some common causes include")[0]

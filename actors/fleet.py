@@ -291,11 +291,13 @@ class RolloutFleet:
     async def _update(self, worker: ActorHandle, weights: Weights) -> dict[str, float]:
         """However long it takes, as long as `worker` lives: what has a limit is its engine's part."""
         update = asyncio.ensure_future(answer_to(worker.update_weights.remote(weights)))
-        while not (await asyncio.wait({update}, timeout=HEARTBEAT_S))[0]:
-            if (fault := await self._fault_of(worker)) is not None:
-                update.cancel()
-                raise fault
-        return update.result()
+        try:
+            while not (await asyncio.wait({update}, timeout=HEARTBEAT_S))[0]:
+                if (fault := await self._fault_of(worker)) is not None:
+                    raise fault
+            return update.result()
+        finally:
+            update.cancel()  # nobody asks for what it comes to any more
 
     async def _replace(self, device: int, worker: ActorHandle, error: BaseException) -> dict[str, float]:
         """Put a new worker with the newest weights in the place of a broken one; a second break in a row is an error."""
