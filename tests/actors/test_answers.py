@@ -104,7 +104,7 @@ async def main():
     except Gone as gone:
         print("gone:", gone, "because", type(gone.__cause__).__name__)
 
-ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False,
+ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=False,
          _system_config={"memory_usage_threshold": 0.001, "memory_monitor_refresh_ms": 100})
 asyncio.run(main())
 """
