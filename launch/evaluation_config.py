@@ -38,6 +38,8 @@ LONG_PROMPTS = {"max_model_len": 16384}
 LONG_DIALOGUES = {"max_episode_tokens": 8192, "sampling": {"max_new_tokens": 1024}}
 """What tau2's domains with real policies need, where no file says what to use; mock's prompts are short."""
 LONG_TURNS = 60
+NO_GROUPS = {"rollout.over_sample": 0, "rollout.stall_timeout_s": 1e9}
+"""Nothing is trained on: no group is played, none is waited for, and no budget has to contain one."""
 
 
 def evaluation_config(options: argparse.Namespace, overrides: list[str]) -> RunConfig:
@@ -61,7 +63,7 @@ def evaluation_config(options: argparse.Namespace, overrides: list[str]) -> RunC
         wanted.setdefault(SPLITS[0], splits.pop())
     values = read_yaml(options.config) if options.config else _without_a_file(wanted | given)
     values.setdefault("name", "evaluation")
-    words = [word for key, value in wanted.items() for word in (f"--{key}", to_json(value))]
+    words = [word for key, value in (wanted | NO_GROUPS).items() for word in (f"--{key}", to_json(value))]
     config = build_config(values, [*overrides, *words], source=str(options.config or "launch.evaluate"))
     split = config.evaluation.split
     return config.model_copy(update={"environment": config.environment.model_copy(update={"split": split})})

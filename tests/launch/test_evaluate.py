@@ -123,6 +123,19 @@ def test_the_file_and_overrides_decide_and_options_only_where_they_are_given(wor
 
 
 @pytest.mark.parametrize(
+    "words",
+    [
+        "--policy=gold --environment.concurrency=1",
+        "--policy=gold --environment.episode_timeout_s=7200",
+        "--policy=gold --rollout.over_sample=4 --environment.concurrency=2",
+        "--policy=gold --rollout.stall_timeout_s=1",
+    ],
+)
+def test_what_groups_need_to_be_trained_on_is_not_asked_of_an_evaluation(words: str) -> None:
+    assert settings(words) == ("mock", "test", "solo", 1, None, 0.0)
+
+
+@pytest.mark.parametrize(
     ("words", "one", "other"),
     [
         ("--policy gold --domain mock --environment.domain telecom", "--domain", "--environment.domain"),

@@ -195,7 +195,7 @@ def test_an_empty_batch_neither_adds_to_bad_steps_in_a_row_nor_ends_them(batch):
 
 
 def test_an_update_that_breaks_parameters_ends_the_run_at_once(batch):
-    learner = make_learner(make_model(torch.float32), optimizer={"learning_rate": 1e39})
+    learner = make_learner(make_model(torch.float32), optimizer={"learning_rate": 3e38})
     with pytest.raises(UserError, match=r"left parameters that are not finite.*optimizer\.learning_rate"):
         learner.update(batch)
 
