@@ -62,3 +62,8 @@ def test_the_example_that_moves_accelerators_starts_from_the_default_runs_warm_s
 def test_a_run_that_keeps_its_split_cannot_be_elastic():
     with pytest.raises(UserError, match=r"allocation\.elastic is true, but allocation\.mode is 'off'"):
         build_config({"name": "a", "allocation": {"mode": "off", "elastic": True}})
+
+
+def test_an_engine_that_would_need_more_than_a_workers_one_accelerator_is_refused():
+    with pytest.raises(UserError, match=r"rollout\.engine\.tensor_parallel is 2.*one accelerator.*use 1"):
+        build_config({"name": "a", "rollout": {"engine": {"tensor_parallel": 2}}})
