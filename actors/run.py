@@ -117,6 +117,7 @@ class Run:
         self._remarks = StepRemarks(config.model.dtype)
         self._metrics: dict[str, float] = {}
         self._push_metrics: dict[str, float] = {}
+        self._pool_came_up = False
         self._last_totals: dict[str, float] = {}
         self._step_began = time.monotonic()
         self._updated_on: DispatchedBatch | None = None
@@ -136,7 +137,7 @@ class Run:
         await asyncio.gather(
             self._start_trainers(devices.of(Side.TRAINER)),
             self.fleet.start(devices.of(Side.ROLLOUT), self.step),
-            self.pool.start.remote(),
+            self._start_pool(),
             *(actor.__ray_ready__.remote() for actor in (self.controller, self.dispatcher, self.reward)),
         )
         self.background.add(asyncio.create_task(self.fleet.watch()))
@@ -331,6 +332,8 @@ class Run:
         self.accelerators.release()
 
     async def _close_pool(self) -> None:
+        if not self._pool_came_up:  # it hears nothing before it did, and its processes end with it
+            return
         try:
             await answer_to(self.pool.close.remote(), CLOSE_TIMEOUT_S)
         except (Gone, NoAnswer) as error:
@@ -341,6 +344,10 @@ class Run:
     async def _set_pace(self) -> None:
         if (pace := pace_at(self.config.allocation.pace, self.step)) is not None:
             await self.pool.set_pace.remote(pace.sampled_tokens_per_s)
+
+    async def _start_pool(self) -> None:
+        await self.pool.start.remote()
+        self._pool_came_up = True
 
     async def _start_trainers(self, devices: list[int]) -> None:
         await self.trainers.start(devices)

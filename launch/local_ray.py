@@ -49,11 +49,12 @@ class LocalRay:
                 "one"
             )
         self.slots = slots
-        self.dashboard_port = dashboard_port or free_port(DASHBOARD_PORTS)
-        self.port = free_port(GCS_PORTS)
+        self._claims = contextlib.ExitStack()
+        self.dashboard_port = dashboard_port or self._claim(DASHBOARD_PORTS)
+        self.port = self._claim(GCS_PORTS)
         # Ray's defaults for these two are fixed numbers, which a second cluster on the machine would not get.
-        self.agent_port = free_port(AGENT_PORTS)
-        self.client_port = free_port(CLIENT_PORTS)
+        self.agent_port = self._claim(AGENT_PORTS)
+        self.client_port = self._claim(CLIENT_PORTS)
         self.directory = Path(tempfile.mkdtemp(prefix="rl-ray-", dir="/tmp"))  # sockets need a short path
         self.environment = os.environ | {
             # Ray listens on every interface: the token keeps others out. Clients find it in the environment alone.
@@ -111,6 +112,7 @@ class LocalRay:
             psutil.wait_procs(left, STOP_TIMEOUT_S)
             self._process = None
         shutil.rmtree(self.directory, ignore_errors=True)
+        self._claims.close()
 
     def __enter__(self) -> LocalRay:
         try:
@@ -126,6 +128,22 @@ class LocalRay:
     @property
     def ray(self) -> str:
         return str(Path(sys.executable).with_name("ray"))
+
+    def _claim(self, candidates: range) -> int:
+        """A port that nobody listens on and that no other cluster of this kind gets until `stop`: one that starts now listens
+        seconds later."""
+        for port in candidates:
+            claim = socket.socket(socket.AF_UNIX)
+            try:
+                claim.bind(f"\0rl-system-port-{port}")  # a name without a file, of whoever has it first, gone with the process
+            except OSError:
+                claim.close()
+                continue
+            if is_free(port):
+                self._claims.enter_context(claim)
+                return port
+            claim.close()
+        raise UserError(f"no port from {candidates.start} to {candidates.stop - 1} is free on this machine")
 
     def processes(self) -> list[psutil.Process]:
         """`ray start` and everything below it, workers included."""
@@ -144,10 +162,3 @@ def is_free(port: int) -> bool:
 def _refuses(address: str, port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex((address, port)) != 0
-
-
-def free_port(candidates: range) -> int:
-    for port in candidates:
-        if is_free(port):
-            return port
-    raise UserError(f"no port from {candidates.start} to {candidates.stop - 1} is free on this machine")
