@@ -107,8 +107,10 @@ class WorkerProcess:
         try:
             await asyncio.to_thread(self._process.wait, STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
+            pass
+        finally:  # also where nobody waits any longer for this to end
             self._process.kill()
-            await asyncio.to_thread(self._process.wait)
+        await asyncio.to_thread(self._process.wait)
         if self._reading is not None:
             await asyncio.wait([self._reading], timeout=STOP_TIMEOUT_S)
         self._crashes.close()

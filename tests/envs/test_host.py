@@ -13,7 +13,7 @@ from envs.protocol import Action, EnvironmentFailed
 from envs.registry import list_tasks
 from rl_system.config.environment import EnvironmentConfig
 from rl_system.records import Ending, Task
-from tests.envs import misbehaving
+from tests.envs import breaking, misbehaving
 
 NAME = misbehaving.__name__
 
@@ -213,6 +213,22 @@ def test_closing_leaves_no_process_behind_even_one_that_hangs() -> None:
 
     hosted(body, processes=2, step_timeout_s=30.0)
     assert len(pids) == 2 and not any(map(alive, pids))
+
+
+def test_closing_leaves_no_process_behind_that_hangs_outside_of_python_and_was_given_up_just_before() -> None:
+    pids = []
+
+    async def run() -> None:
+        values = EnvironmentConfig(name=breaking.__name__, processes=1, step_timeout_s=0.5)
+        async with EnvironmentHost(values) as host:
+            pids.extend(host.process_ids())
+            environment = host.environment(Task(breaking.__name__, "none", "step hangs in C", "train"))
+            await environment.reset()
+            with pytest.raises(EnvironmentFailed, match="longer than"):
+                await environment.step(Action(text="hello"))
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+    assert len(pids) == 1 and not any(map(alive, pids))
 
 
 def test_a_worker_process_that_cannot_start_is_reported() -> None:
