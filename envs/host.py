@@ -67,6 +67,8 @@ class EnvironmentHost:
         self._background: set[asyncio.Task[None]] = set()
         self._replacing: set[asyncio.Task[None]] = set()
         """Starts of processes that take the place of others. A subset of `_background`."""
+        self._stopping: set[asyncio.Task[None]] = set()
+        """Ends of processes that are used no more. A subset of `_background`."""
         self._closed = False
         self._counts: Counter[str] = Counter()
 
@@ -94,12 +96,12 @@ class EnvironmentHost:
     async def close(self) -> None:
         """End all processes. Environments that are still in use fail."""
         self._closed = True
-        for task in self._background:
+        for task in self._background - self._stopping:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
         everywhere = [*self._places, *self._retired]
         self._places, self._retired = [], []
-        await asyncio.gather(*(place.stop() for place in everywhere))
+        await asyncio.gather(*self._stopping, *(place.stop() for place in everywhere))
 
     def environment(self, task: Task) -> HostedEnvironment:
         """An environment for one episode. It takes a place on `reset`."""
@@ -217,7 +219,9 @@ class EnvironmentHost:
     def _stop_if_unused(self, place: Place) -> None:
         if place in self._retired and not place.open:
             self._retired.remove(place)
-            self._run(place.stop())
+            stop = self._run(place.stop())
+            self._stopping.add(stop)
+            stop.add_done_callback(self._stopping.discard)
 
     def _replace(self) -> None:
         start = self._run(self._replace_process())
