@@ -11,7 +11,7 @@ from tests.integration.conftest import ROOT
 from tests.integration.test_resume import kill_after
 from tests.rl_system.tracking.wandb_files import rows_to_sync, steps_to_sync
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 FINISH_S = 200
 
 

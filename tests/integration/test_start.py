@@ -56,11 +56,11 @@ def test_a_run_by_itself_says_what_it_does_and_nothing_else(command, tmp_path):
 @pytest.mark.parametrize(
     ("module", "name", "method"),
     [
-        ("fleet", "RolloutWorker", "__init__"),
+        ("run", "Controller", "__init__"),
+        pytest.param("fleet", "RolloutWorker", "__init__", marks=pytest.mark.slow),
         pytest.param("trainers", "Trainer", "setup", marks=pytest.mark.slow),
         pytest.param("trainers", "Trainer", "__init__", marks=pytest.mark.slow),
         pytest.param("run", "EnvironmentPool", "start", marks=pytest.mark.slow),
-        pytest.param("run", "Controller", "__init__", marks=pytest.mark.slow),
     ],
 )
 def test_whatever_fails_while_starting_leaves_nothing(command, tmp_path, module, name, method):
