@@ -68,7 +68,7 @@ def model_directory(path: str) -> Path:
         if not is_prepared(path):
             raise UserError(
                 f"model.path {path!r} is a model that has not been prepared yet; "
-                f"run python -m launch.prepare_model {path} (launch/setup.sh does)"
+                f"run python -m launch.prepare_model {path} (launch/quickstart.sh does)"
             )
         return directory
     directory = cached_model(path) if is_hub_name(path) else Path(path).expanduser()
