@@ -17,7 +17,7 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from actors.engine.errors import EngineBroken, PromptTooLong, WeightsRejected
-from actors.engine.run_memory import remove_leftovers, run_directory
+from actors.engine.run_memory import clear_leftovers, remove_leftovers, run_directory
 from actors.rollout_worker import RolloutWorker
 from rl_system.allocation.handover import ABORTED, OVERDUE
 from rl_system.config.run import RunConfig
@@ -92,7 +92,7 @@ def workers(
     yield workers
     for worker in workers:
         ray.kill(worker)
-    remove_leftovers(rollout_config.directory)
+    clear_leftovers(rollout_config.directory, within_s=60)  # a killed worker is gone a moment later
 
 
 @pytest.fixture(scope="module")
@@ -576,6 +576,6 @@ def test_what_a_killed_worker_left_in_shared_memory_is_removed(
     ray.kill(neighbour)
     engine.wait(timeout=30)
     assert any(path.exists() for path in mapped), "a killed engine left nothing: this test shows nothing"
-    remove_leftovers(run)
+    clear_leftovers(run)
     assert not run_directory(run).exists()
     assert not any(path.exists() for path in mapped)

@@ -89,7 +89,8 @@ def test_stopping_the_job_ends_the_run_cleanly_with_its_metrics_on_disk(submit, 
     metrics = tmp_path / "tau2_mock_cpu" / "metrics.jsonl"
     deadline = time.monotonic() + FINISH_S
     while not (metrics.exists() and read(metrics)):
-        assert following.poll() is None and time.monotonic() < deadline
+        assert following.poll() is None, following.communicate()[0]
+        assert time.monotonic() < deadline
         time.sleep(0.5)
     stop = [cluster.ray, "job", "stop", "stopped"]
     subprocess.run(stop, env=cluster.client_environment, check=True, timeout=90, capture_output=True)

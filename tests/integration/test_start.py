@@ -43,6 +43,7 @@ def alone(words: list[str], **variables: str) -> subprocess.Popen:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_run_by_itself_says_what_it_does_and_nothing_else(command, tmp_path):
     with alone(command(**SHORT)) as process:
         output, errors = process.communicate(timeout=FINISH_S)
