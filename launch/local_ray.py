@@ -7,6 +7,7 @@ Owns one `ray start --head --block` process, its ports, its temporary directory 
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import os
 import secrets
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from pathlib import Path
 
 import psutil
@@ -25,6 +27,8 @@ from rl_system.machine.object_store import object_store_bytes
 from rl_system.machine.resources import Resources
 
 START_TIMEOUT_S = 120.0
+JOB_ANSWER_S = 30.0
+"""Longest that a cluster which comes up keeps one who submits a job waiting."""
 STOP_TIMEOUT_S = 30.0
 JOB_STOP_WAIT_S = 60
 """How long `ray job stop` gives a run to close its engines before it is killed."""
@@ -32,11 +36,12 @@ LOOPBACK = "127.0.0.1"
 NODE_ADDRESS = "127.0.0.2"
 """Also loopback. Ray replaces 127.0.0.1 and localhost by the machine's outer address, but no other."""
 # All below 10002, where the ports begin that Ray hands out to worker processes and refuses for anything else, or
-# above 19999, where they end.
+# above 19999, where they end. Without Ray's defaults (6379, 8265, 10001, 52365): another Ray that starts at the same moment
+# takes those.
 GCS_PORTS = range(6400, 6500)
-DASHBOARD_PORTS = range(8265, 8365)
+DASHBOARD_PORTS = range(8270, 8370)
 CLIENT_PORTS = range(9800, 9900)
-AGENT_PORTS = range(52365, 52465)
+AGENT_PORTS = range(52400, 52500)
 
 
 class LocalRay:
@@ -95,7 +100,7 @@ class LocalRay:
                 command, env=self.environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
             )
         deadline = time.monotonic() + START_TIMEOUT_S
-        while is_free(self.dashboard_port) or is_free(self.agent_port):  # the agent is who starts jobs
+        while is_free(self.dashboard_port) or not self._takes_jobs():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise UserError(f"Ray did not start: {' '.join(log.read_text(errors='replace').split())[-600:]}")
             time.sleep(0.2)
@@ -128,6 +133,20 @@ class LocalRay:
     @property
     def ray(self) -> str:
         return str(Path(sys.executable).with_name("ray"))
+
+    def _takes_jobs(self) -> bool:
+        """Whether a job that does nothing is taken: who starts jobs listens seconds before the dashboard knows of it."""
+        request = urllib.request.Request(
+            f"{self.dashboard}/api/jobs/",
+            data=json.dumps({"entrypoint": "true"}).encode(),
+            headers={"Authorization": f"Bearer {self.environment['RAY_AUTH_TOKEN']}", "Content-Type": "application/json"},
+        )
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # it is on this machine
+        try:
+            with opener.open(request, timeout=JOB_ANSWER_S):
+                return True
+        except (OSError, http.client.HTTPException):
+            return False
 
     def _claim(self, candidates: range) -> int:
         """A port that nobody listens on and that no other cluster of this kind gets until `stop`: one that starts now listens
